@@ -1,0 +1,68 @@
+"""Peer addresses: libp2p multiaddresses over TCP that end in the peer's id, `/ip4/192.0.2.7/tcp/4001/p2p/12D3KooW…`."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from bootstrap.identity import key_of, peer_id
+from protocol.errors import ProtocolError, UserError
+
+_HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
+
+
+def join_address(address: str) -> tuple[bytes, str]:
+    """(peer key, dialable part) of an address that a user gave. UserError says what would be right."""
+    right = "must look like /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW…, as `potluck bootstrap` prints it"
+    dialable, _, name = address.partition("/p2p/")
+    if not name or not is_dialable(dialable):
+        raise UserError.field("join", address, right)
+    try:
+        return key_of(name), dialable
+    except ProtocolError as error:
+        raise UserError.field("join", address, f"{right} ({error})") from error
+
+
+def with_peer(address: str, key: bytes) -> str:
+    """`address` with the peer id of `key` at its end, in place of any other."""
+    return f"{address.partition('/p2p/')[0]}/p2p/{peer_id(key)}"
+
+
+def dialable(addresses: Iterable[str]) -> list[str]:
+    """Those of `addresses` that we may dial (TCP, nothing else), without their peer ids, duplicates dropped."""
+    parts = (address.partition("/p2p/")[0] for address in addresses)
+    return [part for part in dict.fromkeys(parts) if is_dialable(part)]
+
+
+def is_dialable(address: str) -> bool:
+    """Whether `address` is a host and a TCP port and nothing more.
+
+    QUIC is never dialled: it is slower, it loses the tail when a side closes, and p2pd's version of it can be made to
+    exhaust memory.
+    """
+    parts = address.split("/")
+    if len(parts) != 5 or parts[0] or parts[1] not in _HOSTS or parts[3] != "tcp":
+        return False
+    return _is_host(parts[1], parts[2]) and parts[4].isdecimal() and parts[4].isascii() and 0 <= int(parts[4]) < 2**16
+
+
+def most_useful_first(addresses: Iterable[str]) -> list[str]:
+    """Global addresses, then private ones, then loopback."""
+    return sorted(addresses, key=_distance)
+
+
+def _is_host(kind: str, host: str) -> bool:
+    if kind.startswith("dns"):
+        return bool(host) and host.isascii() and all(c.isalnum() or c in "-._" for c in host)
+    try:
+        return ipaddress.ip_address(host).version == int(kind[2])
+    except ValueError:
+        return False
+
+
+def _distance(address: str) -> int:
+    _, kind, host, *_ = address.split("/")
+    if kind.startswith("dns"):
+        return 0
+    ip = ipaddress.ip_address(host)
+    return 2 if ip.is_loopback else 1 if ip.is_private or ip.is_link_local else 0

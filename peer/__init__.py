@@ -1,0 +1,1 @@
+"""One volunteer: its event loop, trainer, data, console and command line."""

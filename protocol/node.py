@@ -1,0 +1,374 @@
+"""One peer's part in the protocol: frames, openings and time in; frames, settled chunks and notes out.
+
+The node does no I/O and reads no clock: `now` is any monotonic clock's seconds, `wall` is Unix time (presence records only).
+After every call the caller takes `take()`'s commands and calls `handle_timer` at `get_timer()`. It runs the same over
+libp2p (peer/) and over the simulator's links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from protocol.errors import ProtocolError
+from protocol.ledger import Adoption, Arithmetic, Ledger
+from protocol.messages import (
+    FINISHED,
+    TRAINING,
+    VERSION,
+    AskHeads,
+    Contribution,
+    Heads,
+    Hello,
+    LinkMessage,
+    Message,
+    Open,
+    Pull,
+    Records,
+    StateMessage,
+    Status,
+    contribution_text,
+    decode,
+    sha256,
+)
+from protocol.pace import furthest
+from protocol.presence import decode_verified
+from protocol.repair import Repair
+from protocol.roster import Roster
+from protocol.schedule import Schedule, Window
+from protocol.signature import Keys
+from protocol.window import PATIENCE_FLOOR, Close, Contributed, Missed, Rules, Send, Windows
+
+BEAT: Final = 1.0
+"""Seconds between two Status messages."""
+REMEMBERED: Final = 8
+"""Contributions per chunk whose token counts are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Command: the chunk's anchor moved; hand the newest one to the trainer.
+
+    `mix` is False for a link that only replaced its sibling: the anchor moves, the parameters do not.
+    """
+
+    chunk: int
+    due: int
+    links: int
+    mix: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Command: the trainer should open this window at its next step boundary."""
+
+    window: Window
+
+
+Command = Send | Contributed | Settled | Notice | Missed
+"""What `take` returns. (`Close` never leaves the node.)"""
+
+
+class Node:
+    """The protocol's state machines of one peer, joined."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger[Any],
+        arithmetic: Arithmetic[Any],
+        roster: Roster,
+        schedule: Schedule,
+        rules: Rules,
+        keys: Keys,
+        random: Callable[[], float],
+    ) -> None:
+        """`random` gives floats in [0, 1): it only spreads repairs in time."""
+        self.ledger = ledger
+        self.roster = roster
+        self.step = 0
+        self.phase = TRAINING
+        self._arithmetic = arithmetic
+        self._schedule = schedule
+        self._fragment_of = rules.fragment_of
+        self._keys = keys
+        self._commands: list[object] = []
+        emit = self._commands.append
+        self.windows = Windows(rules=rules, ledger=ledger, roster=roster, emit=emit)
+        self.repair = Repair(ledger=ledger, roster=roster, windows=self.windows, random=random, emit=emit)
+        self._beat = 0.0
+        self._sent: dict[int, list[tuple[bytes, int]]] = {}
+        self._marks: dict[int, int] = {}
+        self._opened: dict[int, int] = {}
+        self._noticed: dict[int, int] = {}
+
+    # What the trainer does
+
+    def set_step(self, step: int, step_seconds: float | None, now: float) -> None:
+        """The trainer's swarm step, and its usual seconds a step: patience is what τ hides."""
+        self.step = step
+        if step_seconds is not None and self.windows.patience < inf:
+            self.windows.patience = max(PATIENCE_FLOOR, self._schedule.overlap * step_seconds)
+        self._say_ourselves()
+        self._emit_notices()
+
+    def set_phase(self, phase: int, now: float) -> None:
+        """Training, finished or leaving; everyone hears it."""
+        self.phase = phase
+        self._say_ourselves()
+        self._beat = now
+
+    def open(self, window: Window, local: Sequence[object], tokens: int, now: float) -> None:
+        """Contribute to a window. `local` holds the parameters of each chunk of the fragment, in chunk order;
+        `tokens` are all those trained on by the snapshot, since the start of this peer."""
+        chunks = self.chunks_of(window.fragment)
+        assert len(local) == len(chunks)
+        self._opened[window.fragment] = max(window.due, self._opened.get(window.fragment, 0))
+        self._say_ourselves()
+        self._tell_status()
+        ranking = self.roster.ranked(chunks, window.due)
+        for chunk, values in zip(chunks, local, strict=True):
+            reason = self._contribute(chunk, window.due, values, tokens, ranking[chunk], now)
+            if reason:
+                self._commands.append(Missed(chunk, window.due, reason))
+        self._run(now)
+
+    def _contribute(
+        self, chunk: int, due: int, local: object, tokens: int, owners: tuple[bytes, ...], now: float
+    ) -> str:
+        """Send one chunk's contribution; returns why not, or nothing."""
+        if self.ledger.chains[chunk].due >= due:
+            return "closed before we came"
+        fresh = tokens - self._marks.get(chunk, 0)
+        if fresh <= 0:
+            return "nothing trained"
+        tip = self.ledger.tip(chunk)
+        try:
+            payload = self._arithmetic.contribution(chunk, tip, local)
+        except ValueError:
+            return "our parameters are not finite"
+        unsigned = Contribution(
+            chunk=chunk,
+            due=due,
+            parent=self.ledger.parent(chunk, tip),
+            tokens=fresh,
+            payload=sha256(payload),
+            peer=self._keys.key,
+            signature=bytes(64),
+        )
+        signed = Contribution(
+            chunk, due, unsigned.parent, fresh, unsigned.payload, self._keys.key,
+            self._keys.sign(contribution_text(self.ledger.run, unsigned)),
+        )  # fmt: skip
+        self._sent.setdefault(chunk, []).append((signed.payload, tokens))
+        del self._sent[chunk][:-REMEMBERED]
+        self.windows.contribute(signed, payload, owners, now)
+        return ""
+
+    def chunks_of(self, fragment: int) -> list[int]:
+        """The chunks of a fragment, in order."""
+        return [chunk for chunk, owner in enumerate(self._fragment_of) if owner == fragment]
+
+    # What the network does
+
+    def receive(self, peer: bytes, header: bytes | memoryview, bulk: bytes, *, now: float, wall: float) -> None:
+        """A frame of a peer. ProtocolError if it is a bad one: then nothing has changed."""
+        self.handle_timer(now)
+        message = decode(header)
+        self.roster.seen(peer)
+        self._dispatch(peer, message, bulk, now, wall)
+        self._run(now)
+
+    def _dispatch(self, peer: bytes, message: Message, bulk: bytes, now: float, wall: float) -> None:
+        if bulk and not isinstance(message, Contribution | LinkMessage | StateMessage):
+            raise ProtocolError("bulk bytes where none belong")
+        match message:
+            case Contribution():
+                self._take_contribution(message, bulk, now)
+            case LinkMessage():
+                self._notice(self._window_of(message.link.chunk, message.link.due))
+                self._adopt(peer, message, bulk, now)
+            case StateMessage():
+                self._take_state(message, bulk, now)
+            case Open():
+                self._notice(Window(message.fragment, message.due))
+            case Status():
+                self.roster.say(peer, message)
+                self.repair.heard_status(peer, now)
+                self._emit_notices()
+            case AskHeads():
+                self.repair.serve_heads(peer)
+            case Heads():
+                self.repair.heard_heads(peer, message, now)
+            case Pull():
+                self.repair.serve(peer, message, self._arithmetic.dump)
+            case Hello():
+                if message.version != VERSION:
+                    raise ProtocolError("another version of the protocol")
+                self._learn([message.record], peer, now, wall)
+            case Records():
+                self._learn(message.records, None, now, wall)
+
+    def _take_contribution(self, message: Contribution, bulk: bytes, now: float) -> None:
+        window = self._window_of(message.chunk, message.due)
+        if window.due > max(self.step, self.roster.pace()) + 2 * self._schedule.sync_every:
+            raise ProtocolError("contribution far ahead of the swarm")
+        if message.peer not in self.roster.neighbours:
+            raise ProtocolError("contribution of an unknown peer")
+        if sha256(bulk) != message.payload:
+            raise ProtocolError("contribution and payload do not match")
+        if not self._keys.verify(message.peer, contribution_text(self.ledger.run, message), message.signature):
+            raise ProtocolError("bad signature of a contribution")
+        try:
+            self._arithmetic.check_contribution(message.chunk, bulk)
+        except ValueError as error:
+            raise ProtocolError("bad payload of a contribution") from error
+        self._notice(window)
+        self.windows.receive(message, bulk, now)
+
+    def _adopt(self, source: bytes, message: LinkMessage, payload: bytes, now: float) -> None:
+        """Take a link from a peer (or our own) and do what follows from what it turned out to be."""
+        chunk = message.link.chunk
+        chain = self.ledger.chains[chunk] if chunk < len(self.ledger.chains) else None
+        depth = chain.newest.message.link.depth if chain and chain.newest else 0
+        adoption = self.ledger.adopt(message, payload)
+        have = (chain.head, chain.base_head) if chain and adoption is Adoption.MISSING else ()
+        if adoption in (Adoption.MISSING, Adoption.WRONG_STATE):
+            donor = source if source != self._keys.key else self._another(message)
+            if donor:
+                self.repair.want(donor, chunk, have, now)
+        elif adoption is not Adoption.OLD:
+            links = max(1, message.link.depth - depth)
+            self._after_adoption(chunk, links, adoption is Adoption.EXTENDED, now)
+
+    def _another(self, message: LinkMessage) -> bytes | None:
+        peers = [part.peer for part in message.link.parts if part.peer != self._keys.key]
+        return next((peer for peer in peers if not self.roster.is_lost(peer)), None)
+
+    def _take_state(self, message: StateMessage, bulk: bytes, now: float) -> None:
+        self._window_of(message.link.chunk, message.link.due)
+        depth = self.ledger.known_parent(message.link.chunk)[0]
+        if self.ledger.adopt_state(message, bulk):
+            links = max(0, message.link.depth - depth)
+            self._after_adoption(message.link.chunk, links, links > 0, now)
+
+    def _after_adoption(self, chunk: int, links: int, mix: bool, now: float) -> None:
+        for entry in self.ledger.recent(chunk, REMEMBERED):
+            for part in entry.message.link.parts:
+                if part.peer == self._keys.key:
+                    totals = [total for payload, total in self._sent.get(chunk, ()) if payload == part.payload]
+                    self._marks[chunk] = max([self._marks.get(chunk, 0), *totals])
+        self.windows.adopted(chunk)
+        self.repair.adopted(chunk, now)
+        due = self.ledger.chains[chunk].due
+        self._commands.append(Settled(chunk=chunk, due=due, links=links, mix=mix))
+
+    def _learn(self, records: Sequence[bytes], speaker: bytes | None, now: float, wall: float) -> None:
+        """Records from the DHT or from peers; newly met peers are made known to the others."""
+        fresh = []
+        for data in records:
+            record = decode_verified(data, now=wall)
+            if record.run != self.ledger.run:
+                raise ProtocolError("presence record of another run")
+            is_new = record.key not in self.roster.neighbours
+            if self.roster.learn(record, now=now, wall=wall) and is_new:
+                fresh.append(data)
+        if fresh:
+            for peer in self.roster.live():
+                if peer != speaker:
+                    self._commands.append(Send(peer, Records(tuple(fresh[:64]))))
+
+    def learn(self, records: Sequence[bytes], *, now: float, wall: float) -> None:
+        """Presence records from the DHT, or our own. ProtocolError for a bad one."""
+        self._learn(records, None, now, wall)
+
+    def lost(self, peer: bytes, now: float) -> None:
+        """The stream to a peer closed, or it did not acknowledge in time."""
+        self.handle_timer(now)
+        self.roster.lose(peer)
+        self.windows.lost(peer, now)
+        self._run(now)
+
+    # Pace
+
+    def _window_of(self, chunk: int, due: int) -> Window:
+        if chunk >= len(self._fragment_of):
+            raise ProtocolError("unknown chunk")
+        window = Window(self._fragment_of[chunk], due)
+        if not self._schedule.is_due(window):
+            raise ProtocolError("a due step that the schedule does not have")
+        return window
+
+    def _notice(self, window: Window) -> None:
+        """Remember a window that others have reached."""
+        if not self._schedule.is_due(window):
+            raise ProtocolError("a due step that the schedule does not have")
+        newest = max(self._opened.get(window.fragment, 0), self._noticed.get(window.fragment, 0))
+        if window.due > newest and self.phase == TRAINING:
+            self._noticed[window.fragment] = window.due
+            self._emit_notices()
+
+    def _emit_notices(self) -> None:
+        limit = furthest(self.roster.pace(), self._schedule)
+        for fragment, due in list(self._noticed.items()):
+            if due <= self._opened.get(fragment, 0):
+                del self._noticed[fragment]
+            elif due <= limit:
+                del self._noticed[fragment]
+                self._commands.append(Notice(Window(fragment, due)))
+
+    # Time
+
+    def get_timer(self) -> float:
+        """When `handle_timer` must be called next."""
+        return min(self._beat, self.windows.timer, self.repair.timer)
+
+    def handle_timer(self, now: float) -> None:
+        """Everything whose time has come."""
+        self.windows.handle_timer(now)
+        self.repair.handle_timer(now)
+        if now >= self._beat:
+            self._beat = now + BEAT
+            self.roster.forget_expired(now)
+            self._tell_status()
+        self._run(now)
+
+    def _say_ourselves(self) -> None:
+        self.roster.say(self._keys.key, self._status())
+
+    def _status(self) -> Status:
+        return Status(step=self.step, phase=self.phase, heads=self.ledger.digest())
+
+    def _tell_status(self) -> None:
+        for peer in self.roster.live():
+            self._commands.append(Send(peer, self._status()))
+
+    def all_finished(self) -> bool:
+        """Whether every live peer has finished with our heads: nothing is left to serve."""
+        heads = self.ledger.digest()
+        statuses = [self.roster.neighbours[peer].status for peer in self.roster.live()]
+        return all(status and status.phase >= FINISHED and status.heads == heads for status in statuses)
+
+    def take(self) -> list[Command]:
+        """The commands since the last call, in order."""
+        commands = [command for command in self._commands if isinstance(command, Command)]
+        self._commands.clear()
+        return commands
+
+    def _run(self, now: float) -> None:
+        """Do what concerns only ourselves: links we closed, frames to ourselves."""
+        index = 0
+        while index < len(self._commands):
+            command = self._commands[index]
+            if isinstance(command, Close):
+                del self._commands[index]
+                self._adopt(self._keys.key, command.message, command.payload, now)
+                peers = {*self.roster.live(), *command.also} - {self._keys.key}
+                self._commands += [Send(peer, command.message, command.payload) for peer in sorted(peers)]
+            elif isinstance(command, Send) and command.to == self._keys.key:
+                del self._commands[index]
+                self._dispatch(self._keys.key, command.message, command.bulk, now, 0.0)
+            else:
+                index += 1

@@ -1,0 +1,136 @@
+"""Who is here, how far they are, and which of them owns which chunk (docs/protocol.md, sections 6 and 9).
+
+A roster is made of presence records, which carry their own proof, and of what peers say of themselves. Two peers whose
+rosters differ for a moment rank owners differently: that costs speed, never correctness.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.messages import LEAVING, TRAINING, Status, sha256
+from protocol.presence import Presence
+
+BALANCE: Final = 1.1
+"""How much more than its equal share of a window's chunks an owner may be ranked first for."""
+LATENESS_MEMORY: Final = 8
+"""Windows over which a peer's usual lateness is taken."""
+MAX_NEIGHBOURS: Final = 1024
+"""Records held; more are ignored, so that a flood of made-up peers cannot fill the memory."""
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """What is known of one peer, ourselves included."""
+
+    record: Presence
+    expires: float
+    """On the caller's monotonic clock."""
+    status: Status | None = None
+    lost: bool = False
+    lateness: deque[float] = field(default_factory=lambda: deque(maxlen=LATENESS_MEMORY))
+
+    @property
+    def step(self) -> int:
+        return self.status.step if self.status else 0
+
+    @property
+    def phase(self) -> int:
+        return self.status.phase if self.status else TRAINING
+
+
+class Roster:
+    """All peers that this one knows of, ourselves among them once our own record is learnt."""
+
+    def __init__(self, *, run: bytes, key: bytes) -> None:
+        self.run = run
+        self.key = key
+        self.neighbours: dict[bytes, Neighbour] = {}
+
+    def learn(self, record: Presence, *, now: float, wall: float) -> bool:
+        """Take a verified record; returns whether it is newer than what was known. `wall` is Unix time."""
+        known = self.neighbours.get(record.key)
+        if known and record.issued <= known.record.issued:
+            return False
+        expires = now + (record.expires - wall)
+        if known:
+            known.record, known.expires = record, expires
+        elif len(self.neighbours) < MAX_NEIGHBOURS:
+            self.neighbours[record.key] = Neighbour(record=record, expires=expires)
+        return True
+
+    def forget_expired(self, now: float) -> None:
+        """Drop peers whose records have expired and who are lost; one that still speaks to us stays."""
+        gone = [key for key, peer in self.neighbours.items() if peer.expires <= now and (peer.lost or not peer.status)]
+        for key in gone:
+            if key != self.key:
+                del self.neighbours[key]
+
+    def seen(self, key: bytes) -> None:
+        """A frame of this peer arrived: whatever we thought, it is not lost."""
+        if peer := self.neighbours.get(key):
+            peer.lost = False
+
+    def lose(self, key: bytes) -> None:
+        """Its stream closed or an acknowledgement is overdue."""
+        if key != self.key and (peer := self.neighbours.get(key)):
+            peer.lost = True
+
+    def is_lost(self, key: bytes) -> bool:
+        """Whether nothing should be expected of this peer now."""
+        peer = self.neighbours.get(key)
+        return peer is None or peer.lost or peer.phase == LEAVING
+
+    def say(self, key: bytes, status: Status) -> None:
+        """A peer's own words about itself."""
+        if peer := self.neighbours.get(key):
+            peer.status = status
+
+    def live(self) -> list[bytes]:
+        """Everyone else who is here, in key order."""
+        return sorted(key for key in self.neighbours if key != self.key and not self.is_lost(key))
+
+    def trainers(self) -> set[bytes]:
+        """Peers that may contribute, ourselves included if we train."""
+        peers = self.neighbours.items()
+        return {k for k, p in peers if not self.is_lost(k) and p.phase == TRAINING and p.record.role == "train"}
+
+    def late(self, key: bytes, seconds: float) -> None:
+        """Remember how long after a window's first contribution this peer's came."""
+        if peer := self.neighbours.get(key):
+            peer.lateness.append(seconds)
+
+    def usual_lateness(self, keys: Iterable[bytes]) -> float | None:
+        """Seconds of the slowest of these peers; None if one of them has no history."""
+        histories = [self.neighbours[key].lateness for key in keys if key in self.neighbours]
+        if not all(histories):
+            return None
+        return max((max(history) for history in histories), default=0.0)
+
+    def pace(self) -> int:
+        """The greatest swarm step that at least half of the live trainers say to have reached."""
+        steps = sorted((self.neighbours[key].step for key in self.trainers()), reverse=True)
+        return steps[(len(steps) + 1) // 2 - 1] if steps else 0
+
+    def owners(self, due: int) -> list[bytes]:
+        """Peers that may own at a due step, lost ones included (so that rankings agree), in key order."""
+        peers = self.neighbours.items()
+        return sorted(key for key, peer in peers if peer.record.owns and peer.record.from_step <= due)
+
+    def ranked(self, chunks: Sequence[int], due: int) -> dict[int, tuple[bytes, ...]]:
+        """Owners of each chunk of a window, best first: rendezvous hashing with bounded load."""
+        owners = self.owners(due)
+        if not owners:
+            return {chunk: () for chunk in chunks}
+        share = -(-len(chunks) * BALANCE // len(owners))
+        load = dict.fromkeys(owners, 0)
+        ranking = {}
+        for chunk in chunks:
+            order = sorted(owners, key=lambda key: sha256(self.run, chunk.to_bytes(4, "little"), key))
+            first = next(key for key in order if load[key] < share)
+            load[first] += 1
+            ranking[chunk] = (first, *(key for key in order if key != first))
+        return ranking

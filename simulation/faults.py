@@ -1,0 +1,91 @@
+"""Random faults from one seed, and whole runs under them.
+
+A run has bad weather and faults for its first part, then calm. In the calm the live peers' heads must become equal
+within two rounds.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Final
+
+from simulation.invariants import Broken
+from simulation.network import Weather
+from simulation.swarm import Plan, Swarm
+
+CALM_AFTER: Final = 0.5
+"""Share of the run after which no more faults happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one seed did."""
+
+    seed: int
+    violation: str
+    """Empty if every promise held."""
+    links: int
+    survivors: int
+    log: tuple[str, ...]
+
+
+def random_plan(seed: int, *, peers: tuple[int, int] = (2, 5)) -> Plan:
+    """A small run with weather of its own."""
+    dice = random.Random(f"plan {seed}")
+    weather = Weather(
+        delay=dice.choice([0.005, 0.02, 0.1]),
+        jitter=dice.choice([0.0, 0.05, 0.3]),
+        loss=dice.choice([0.0, 0.0, 0.02, 0.1]),
+        duplication=dice.choice([0.0, 0.05]),
+    )
+    number = dice.randint(*peers)
+    slowness = tuple(dice.choice([1.0, 1.0, 1.0, 1.5, 3.0]) for _ in range(number))
+    overlap = dice.choice([0, 2, 5])
+    return Plan(peers=number, steps=72, overlap=overlap, slowness=slowness, weather=weather)
+
+
+def inject(swarm: Swarm, seed: int, calm: float) -> None:
+    """Schedule crashes, freezes and corruption before `calm` (seconds of virtual time)."""
+    dice = random.Random(f"faults {seed}")
+    for _ in range(dice.randint(0, 3)):
+        victim, when = dice.randrange(swarm.plan.peers), dice.uniform(0.2, calm)
+        kind = dice.choice(["crash", "crash", "freeze", "corrupt"])
+        if kind == "crash" and len(swarm.live) > 1:
+            swarm.clock.at(when, lambda v=victim: len(swarm.live) > 1 and swarm.crash(v))  # type: ignore[misc]
+        elif kind == "freeze":
+            key, seconds = swarm.keys[victim], dice.uniform(0.5, 5.0)
+            swarm.clock.at(when, lambda k=key, s=seconds: swarm.network.freeze(k, s))  # type: ignore[misc]
+        elif kind == "corrupt":
+            chunk = dice.randrange(len(swarm.plan.fragment_of))
+            swarm.clock.at(when, lambda v=victim, c=chunk: swarm.corrupt(v, c))  # type: ignore[misc]
+
+
+def run(seed: int, plan: Plan | None = None) -> Outcome:
+    """One seed, to its end."""
+    plan = plan or random_plan(seed)
+    swarm = Swarm(plan, seed)
+    end = plan.steps * plan.step_seconds
+    calm = CALM_AFTER * end
+    inject(swarm, seed, calm)
+    violation = ""
+    try:
+        swarm.clock.run(calm)
+        swarm.network.weather = replace(plan.weather, loss=0.0, duplication=0.0)
+        swarm.clock.run(calm + 5.0)  # frozen peers wake within this
+        _heal(swarm)
+    except Broken as broken:
+        violation = str(broken)
+    return Outcome(seed, violation, swarm.invariants.links, len(swarm.live), tuple(swarm.network.log))
+
+
+def _heal(swarm: Swarm) -> None:
+    """Two rounds of calm: the heads of all live peers must be equal at some moment of it."""
+    plan = swarm.plan
+    slowest = max([1.0, *plan.slowness])
+    limit = swarm.clock.now + 2 * plan.sync_every * plan.step_seconds * slowest + 6.0
+    while swarm.clock.now < limit:
+        swarm.clock.run(swarm.clock.now + 0.05)
+        if len(swarm.heads()) == 1:
+            return
+    raise Broken(f"heads still differ after two calm rounds: {sorted(head.hex()[:8] for head in swarm.heads())}")
