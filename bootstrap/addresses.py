@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 
 from bootstrap.identity import key_of, peer_id
 from protocol.errors import ProtocolError, UserError
 
+_NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE | re.ASCII)
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
@@ -53,9 +55,10 @@ def most_useful_first(addresses: Iterable[str]) -> list[str]:
 
 def _is_host(kind: str, host: str) -> bool:
     if kind.startswith("dns"):
-        return bool(host) and host.isascii() and all(c.isalnum() or c in "-._" for c in host)
+        return _NAME.fullmatch(host) is not None
     try:
-        return ipaddress.ip_address(host).version == int(kind[2])
+        # A zone ("fe80::1%eth0") means something on one machine only.
+        return "%" not in host and ipaddress.ip_address(host).version == int(kind[2])
     except ValueError:
         return False
 

@@ -70,6 +70,9 @@ class DaemonOptions:
         for address in self.announce:
             if address.endswith("/tcp/0"):
                 raise UserError.field("announce", address, "needs the port that others can dial, not 0")
+        for address in self.listen:
+            if address.startswith("/dns"):
+                raise UserError.field("listen", address, "needs a number, like /ip4/0.0.0.0/tcp/4001, not a name")
         if not self.listen:
             raise UserError.field("listen", "", "needs at least one address, like /ip4/0.0.0.0/tcp/0")
 
@@ -130,7 +133,7 @@ class Daemon:
         """
         request = p2pd_pb2.ConnectRequest(
             peer=PeerID.from_base58(peer_id(key)).to_bytes(),
-            addrs=[Multiaddr(part).to_bytes() for part in dialable(addresses)],
+            addrs=_binary(dialable(addresses)),
         )
         message = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=request)
         _, _, writer = await self._ask(message, timeout, f"cannot connect to {peer_id(key)}")
@@ -214,6 +217,15 @@ class Daemon:
         code = await self.p2p._child.wait()
         if not self._closing and not self.died.done():
             self.died.set_result(f"p2pd exited with code {code}: {LastWords.text()}")
+
+
+def _binary(addresses: Sequence[str]) -> list[bytes]:
+    """Addresses as p2pd wants them, without those that hivemind cannot parse: they may come from anyone."""
+    found = []
+    for address in addresses:
+        with contextlib.suppress(ValueError):
+            found.append(Multiaddr(address).to_bytes())
+    return found
 
 
 async def _start_with_retries(identity_path: Path, options: DaemonOptions) -> P2P:

@@ -130,6 +130,8 @@ class Rendezvous:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=DIAL_TIMEOUT)
+        if self._daemon.died.done():
+            return  # hivemind would wait for its answer
         await self._within(DIAL_TIMEOUT, self._node.shutdown(), "leave the DHT")
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:

@@ -8,6 +8,7 @@ lines come every few seconds for each peer.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -144,7 +145,7 @@ class Console:
 
     def _write_row(self, row: PeerRow) -> None:
         self._shown[row.peer] = (self._now(), row)
-        self._write(json.dumps({"kind": "peer"} | asdict(row)) if self._mode == "json" else format_line(row))
+        self._write(_as_json(row) if self._mode == "json" else format_line(row))
 
     def _write(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
@@ -168,6 +169,14 @@ def _cells(row: PeerRow, curve: str = "") -> tuple[str, ...]:
         format_bytes(row.bytes_received),
         "-" if row.utilization is None else f"{row.utilization:.0%}",
     )
+
+
+def _as_json(row: PeerRow) -> str:
+    fields = asdict(row)
+    for name, value in fields.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            fields[name] = None  # JSON has no word for it
+    return json.dumps({"kind": "peer"} | fields, allow_nan=False)
 
 
 def swarm_table(rows: list[PeerRow], curves: dict[str, str]) -> Table:

@@ -22,6 +22,7 @@ from protocol.errors import UserError
 VALIDATION_LIMIT = 256 * 1024
 VALIDATION_SHARE = 20  # one byte in twenty
 SMALLEST_TEXT = 4096
+_NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"})
 SPECS = "'bible', 'stdlib', or text files and directories separated by " + repr(os.pathsep)
 
 
@@ -83,11 +84,10 @@ def _bible() -> bytes:
 
 def _stdlib() -> bytes:
     root = Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"}
-    files = [path for path in _below(root, "*.py") if left_out.isdisjoint(path.relative_to(root).parts)]
-    if not files:
+    sources = [path for path in _below(root, _NOT_THE_LIBRARY) if path.suffix == ".py"]
+    if not sources:
         raise UserError.field("data", "stdlib", f"there are no sources in {root}: give text files")
-    return b"\n".join(path.read_bytes() for path in files)
+    return b"\n".join(path.read_bytes() for path in sources)
 
 
 def _read(path: Path) -> bytes:
@@ -95,16 +95,19 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     if not path.is_dir():
         raise UserError.field("data", str(path), f"is neither a file nor a directory; data must be {SPECS}")
-    visible = [file for file in _below(path, "*") if not any(p.startswith(".") for p in file.relative_to(path).parts)]
-    texts = [text for text in (file.read_bytes() for file in visible) if _is_text(text)]
+    texts = [text for text in (file.read_bytes() for file in _below(path)) if _is_text(text)]
     if not texts:
         raise UserError.field("data", str(path), "has no text files below it")
     return b"\n".join(texts)
 
 
-def _below(root: Path, pattern: str) -> list[Path]:
-    files = (path for path in root.rglob(pattern) if path.is_file())
-    return sorted(files, key=lambda path: path.relative_to(root).as_posix())
+def _below(root: Path, left_out: frozenset[str] = frozenset()) -> list[Path]:
+    """All files below `root` in order of name, without hidden ones and without directories of the names left out."""
+    found: list[Path] = []
+    for directory, subdirectories, files in os.walk(root):
+        subdirectories[:] = [name for name in subdirectories if name not in left_out and not name.startswith(".")]
+        found += [Path(directory, name) for name in files if not name.startswith(".")]
+    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 
 def _is_text(data: bytes) -> bool:

@@ -18,6 +18,7 @@ from protocol.errors import UserError
 
 PREFIX = "POTLUCK_"
 DEVICES = ("auto", "cpu", "cuda")
+ROLES = ("train", "own")
 
 _HOST = r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/tcp/\d{1,5}"
 _LISTEN = re.compile(_HOST)
@@ -48,6 +49,10 @@ class Settings:
     """Merges wait for everyone, so that two runs are equal to the byte. For tests."""
     slowdown: float = 1.0
     """Factor by which every inner step is stretched. For tests."""
+    role: str = "train"
+    """train, or own: average what others send without training."""
+    local_only: bool = False
+    """Train without a swarm and without the outer optimizer. For comparisons."""
     json: bool = False
     """Report progress as JSON lines."""
     listen: str = "/ip4/127.0.0.1/tcp/0"
@@ -66,6 +71,7 @@ class Settings:
             ("merge_wait", _is_none_or(self.merge_wait, lambda wait: wait >= 0), "must be at least 0, in seconds"),
             ("linger", _is_none_or(self.linger, lambda wait: wait >= 0), "must be at least 0, in seconds"),
             ("slowdown", _is_none_or(self.slowdown, lambda factor: factor >= 1), "must be a factor of at least 1"),
+            ("role", self.role in ROLES, f"must be one of {', '.join(ROLES)}"),
             ("listen", _is_address(_LISTEN, self.listen), "must look like /ip4/127.0.0.1/tcp/0"),
         )
         for name, holds, right in rules:

@@ -23,8 +23,8 @@ class InnerConfig:
     """The inner optimizer's numbers. Steps count the peer's own inner steps; `clip` bounds the gradient's norm."""
 
     total_steps: int
-    lr: float = 3e-3
-    warmup_steps: int = 20
+    lr: float = 4e-3
+    warmup_steps: int = 30
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.99)
     clip: float = 1.0

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from protocol.errors import ProtocolError
 from protocol.messages import (
@@ -41,7 +41,7 @@ class Arithmetic(Protocol[S]):
     `contribution` and `mean` are for the window; they stand here so that there is one interface to implement.
     """
 
-    def contribution(self, chunk: int, state: S, local: object) -> bytes: ...
+    def contribution(self, chunk: int, state: S, local: Any) -> bytes: ...
     def mean(self, chunk: int, contributions: Sequence[tuple[int, bytes]]) -> bytes: ...
     def apply(self, chunk: int, state: S, payload: bytes) -> S: ...
     def check_contribution(self, chunk: int, payload: bytes) -> None: ...

@@ -92,7 +92,7 @@ class Node:
         self.phase = TRAINING
         self._arithmetic = arithmetic
         self._schedule = schedule
-        self._fragment_of = rules.fragment_of
+        self.fragment_of = rules.fragment_of
         self._keys = keys
         self._commands: list[object] = []
         emit = self._commands.append
@@ -169,7 +169,7 @@ class Node:
 
     def chunks_of(self, fragment: int) -> list[int]:
         """The chunks of a fragment, in order."""
-        return [chunk for chunk, owner in enumerate(self._fragment_of) if owner == fragment]
+        return [chunk for chunk, owner in enumerate(self.fragment_of) if owner == fragment]
 
     # What the network does
 
@@ -268,13 +268,20 @@ class Node:
     def _learn(self, records: Sequence[bytes], speaker: bytes | None, now: float, wall: float) -> None:
         """Records from the DHT or from peers; newly met peers are made known to the others."""
         fresh = []
+        problem = None
         for data in records:
-            record = decode_verified(data, now=wall)
+            try:
+                record = decode_verified(data, now=wall)
+            except ProtocolError as error:  # one that has just expired must not take the others with it
+                problem = error
+                continue
             if record.run != self.ledger.run:
                 raise ProtocolError("presence record of another run")
             is_new = record.key not in self.roster.neighbours
-            if self.roster.learn(record, now=now, wall=wall) and is_new:
+            if self.roster.learn(record, now=now, wall=wall, raw=data) and is_new:
                 fresh.append(data)
+        if problem and len(records) == 1:
+            raise problem
         if fresh:
             for peer in self.roster.live():
                 if peer != speaker:
@@ -294,9 +301,9 @@ class Node:
     # Pace
 
     def _window_of(self, chunk: int, due: int) -> Window:
-        if chunk >= len(self._fragment_of):
+        if chunk >= len(self.fragment_of):
             raise ProtocolError("unknown chunk")
-        window = Window(self._fragment_of[chunk], due)
+        window = Window(self.fragment_of[chunk], due)
         if not self._schedule.is_due(window):
             raise ProtocolError("a due step that the schedule does not have")
         return window
@@ -340,6 +347,11 @@ class Node:
 
     def _status(self) -> Status:
         return Status(step=self.step, phase=self.phase, heads=self.ledger.digest())
+
+    def greet(self, peer: bytes) -> None:
+        """A stream to this peer has opened: tell it where we are."""
+        self.roster.seen(peer)
+        self._commands.append(Send(peer, self._status()))
 
     def _tell_status(self) -> None:
         for peer in self.roster.live():

@@ -31,6 +31,8 @@ class Neighbour:
     """On the caller's monotonic clock."""
     status: Status | None = None
     lost: bool = False
+    raw: bytes = b""
+    """The signed record, to pass on."""
     lateness: deque[float] = field(default_factory=lambda: deque(maxlen=LATENESS_MEMORY))
 
     @property
@@ -49,17 +51,23 @@ class Roster:
         self.run = run
         self.key = key
         self.neighbours: dict[bytes, Neighbour] = {}
+        self.version = 0
+        """Changes whenever a record comes or goes."""
 
-    def learn(self, record: Presence, *, now: float, wall: float) -> bool:
-        """Take a verified record; returns whether it is newer than what was known. `wall` is Unix time."""
+    def learn(self, record: Presence, *, now: float, wall: float, raw: bytes = b"") -> bool:
+        """Take a verified record (signed bytes: `raw`); returns whether it is newer than what was known.
+
+        `wall` is Unix time.
+        """
         known = self.neighbours.get(record.key)
         if known and record.issued <= known.record.issued:
             return False
         expires = now + (record.expires - wall)
+        self.version += 1
         if known:
-            known.record, known.expires = record, expires
+            known.record, known.expires, known.raw = record, expires, raw
         elif len(self.neighbours) < MAX_NEIGHBOURS:
-            self.neighbours[record.key] = Neighbour(record=record, expires=expires)
+            self.neighbours[record.key] = Neighbour(record=record, expires=expires, raw=raw)
         return True
 
     def forget_expired(self, now: float) -> None:
@@ -68,6 +76,7 @@ class Roster:
         for key in gone:
             if key != self.key:
                 del self.neighbours[key]
+                self.version += 1
 
     def seen(self, key: bytes) -> None:
         """A frame of this peer arrived: whatever we thought, it is not lost."""

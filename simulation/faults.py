@@ -1,7 +1,7 @@
 """Random faults from one seed, and whole runs under them.
 
-A run has bad weather and faults for its first part, then calm. In the calm the live peers' heads must become equal
-within two rounds.
+A run has bad weather and faults for its first part, then calm. In the calm everyone gets what it lacks, and the live peers'
+heads become equal within two rounds of that.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
+from protocol.node import BEAT
 from simulation.invariants import Broken
-from simulation.network import Weather
+from simulation.network import ACK_OVERDUE, Weather
 from simulation.swarm import Plan, Swarm
 
 CALM_AFTER: Final = 0.5
@@ -65,27 +66,45 @@ def run(seed: int, plan: Plan | None = None) -> Outcome:
     """One seed, to its end."""
     plan = plan or random_plan(seed)
     swarm = Swarm(plan, seed)
-    end = plan.steps * plan.step_seconds
-    calm = CALM_AFTER * end
+    calm = CALM_AFTER * plan.steps * plan.step_seconds
     inject(swarm, seed, calm)
     violation = ""
     try:
         swarm.clock.run(calm)
         swarm.network.weather = replace(plan.weather, loss=0.0, duplication=0.0)
-        swarm.clock.run(calm + 5.0)  # frozen peers wake within this
-        _heal(swarm)
+        while any(swarm.network.is_silent(peer.key) for peer in swarm.live):
+            swarm.clock.run(swarm.clock.now + 0.05)
+        heal(swarm)
     except Broken as broken:
         violation = str(broken)
     return Outcome(seed, violation, swarm.invariants.links, len(swarm.live), tuple(swarm.network.log))
 
 
-def _heal(swarm: Swarm) -> None:
-    """Two rounds of calm: the heads of all live peers must be equal at some moment of it."""
+def heal(swarm: Swarm) -> None:
+    """From here on it is calm. First everyone gets what it lacks now; two rounds after these bytes came, heads are equal.
+
+    Windows in flight make heads differ for a moment all the time, so they must be equal at some moment of the two rounds.
+    """
     plan = swarm.plan
-    slowest = max([1.0, *plan.slowness])
-    limit = swarm.clock.now + 2 * plan.sync_every * plan.step_seconds * slowest + 6.0
-    while swarm.clock.now < limit:
+    missing = [max(orders) for orders in zip(*(peer.orders for peer in swarm.live), strict=True)]
+    repair = swarm.clock.now + repair_bound(swarm)
+    while any(have < want for peer in swarm.live for have, want in zip(peer.orders, missing, strict=True)):
+        if swarm.clock.now > repair:
+            raise Broken("what was missing when faults stopped did not come in time")
         swarm.clock.run(swarm.clock.now + 0.05)
-        if len(swarm.heads()) == 1:
-            return
-    raise Broken(f"heads still differ after two calm rounds: {sorted(head.hex()[:8] for head in swarm.heads())}")
+    rounds = swarm.clock.now + 2 * plan.sync_every * plan.step_seconds * max([1.0, *plan.slowness])
+    while len(swarm.heads()) > 1:
+        if swarm.clock.now > rounds:
+            raise Broken(f"heads still differ after two calm rounds: {sorted(head.hex()[:8] for head in swarm.heads())}")
+        swarm.clock.run(swarm.clock.now + 0.05)
+
+
+def repair_bound(swarm: Swarm) -> float:
+    """Seconds in which anything missing must have come: a status beat, the wait before asking, an old pull's end, and the way.
+
+    A pull of ours that was lost counts as under way for two patiences, and its answer is asked for once a patience.
+    """
+    weather = swarm.plan.weather
+    patience = max(peer.node.repair.patience for peer in swarm.live)
+    way = 8 * (weather.delay + weather.jitter)
+    return BEAT + (1.5 + 2 + 1) * patience + ACK_OVERDUE + way

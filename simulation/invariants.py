@@ -15,6 +15,9 @@ from protocol.window import Contributed
 WINDOWS_A_CHUNK: Final = 4
 """Windows in flight per chunk that a peer may hold on either side."""
 
+STEP_SLACK: Final = 1.2
+"""How much longer than usual a step of the simulated trainer, which never waits, may take."""
+
 
 class Broken(AssertionError):
     """A promise was broken; the text says which and where."""
@@ -29,7 +32,20 @@ class Invariants:
         self._states: dict[bytes, bytes] = {}
         self._contributions: dict[tuple[bytes, bytes, int, int], tuple[Contribution, bytes]] = {}
         self._audited: set[bytes] = set()
+        self._stepped: dict[bytes, float] = {}
+        self._awake: dict[bytes, float] = {}
         self.links = 0
+
+    def frozen(self, key: bytes, now: float) -> None:
+        """A peer is frozen: its step may take as long as that lasts."""
+        self._awake[key] = now
+
+    def stepped(self, key: bytes, now: float, seconds: float | None) -> None:
+        """A trainer finished an inner step of usually `seconds`; None where it may wait (lock-step)."""
+        since = max(self._stepped.get(key, now), self._awake.get(key, 0.0))
+        if seconds is not None and now - since > STEP_SLACK * seconds:
+            raise Broken(f"training was blocked: a step of {seconds} s took {now - since:.2f} s")
+        self._stepped[key] = now
 
     def contributed(self, command: Contributed) -> None:
         """Remember every contribution that was really made."""

@@ -62,7 +62,8 @@ class Network:
         self._random = random.Random(seed)
         self._deliver: dict[bytes, Deliver] = {}
         self._lost: dict[bytes, Callable[[bytes], None]] = {}
-        self._silent: set[bytes] = set()
+        self._silent: dict[bytes, float] = {}
+        self._cut: set[frozenset[bytes]] = set()
 
     def join(self, key: bytes, deliver: Deliver, lost: Callable[[bytes], None]) -> None:
         """Add a peer: `deliver` gets its frames, `lost` the peers whose streams broke."""
@@ -83,14 +84,14 @@ class Network:
             self.clock.at(self.clock.now + delay, lambda: self._arrive(source, to, header, bulk))
 
     def _arrive(self, source: bytes, to: bytes, header: bytes, bulk: bytes) -> None:
-        if to in self._silent:
+        if frozenset((source, to)) in self._cut or self.is_silent(to):
             self.clock.at(self.clock.now + ACK_OVERDUE, lambda: self._suspect(source, to))
         elif to in self._deliver:
             self.note("frame", source, to, header[1])
             self._deliver[to](source, header, bulk)
 
     def _suspect(self, source: bytes, to: bytes) -> None:
-        if source in self._lost and source not in self._silent:
+        if source in self._lost and not self.is_silent(source):
             self._lost[source](to)
 
     def crash(self, key: bytes) -> None:
@@ -103,12 +104,18 @@ class Network:
     def freeze(self, key: bytes, seconds: float) -> None:
         """The peer does nothing and acknowledges nothing for a while; frames to it are gone."""
         self.note("freeze", key)
-        self._silent.add(key)
-        self.clock.at(self.clock.now + seconds, lambda: self._silent.discard(key))
+        self._silent[key] = max(self._silent.get(key, 0.0), self.clock.now + seconds)
 
     def is_silent(self, key: bytes) -> bool:
         """Whether the peer is frozen."""
-        return key in self._silent
+        return self._silent.get(key, 0.0) > self.clock.now
+
+    def cut(self, one: bytes, other: bytes, seconds: float) -> None:
+        """Frames between two peers are gone for a while, without a word to either."""
+        self.note("cut", one, other)
+        pair = frozenset((one, other))
+        self._cut.add(pair)
+        self.clock.at(self.clock.now + seconds, lambda: self._cut.discard(pair))
 
     def note(self, what: str, *details: object) -> None:
         """One line of the event log."""

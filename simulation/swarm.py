@@ -7,7 +7,7 @@ bounded. Everything else is what a volunteer's machine runs. `Invariants` watche
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -62,7 +62,10 @@ class Plan:
     result_codec: str = "e3m0"
     step_seconds: float = 0.1
     slowness: tuple[float, ...] = ()
+    tokens_a_step: tuple[int, ...] = ()
+    """For each peer; 100 where none is given."""
     lockstep: bool = False
+    """Window contributors are complete, and a peer waits at its merge boundary until the window has settled."""
     weather: Weather = field(default_factory=Weather)
 
     @property
@@ -89,6 +92,7 @@ class SimulatedPeer:
         self.refused = 0
         self.mixes: list[Mix] = []
         self.crashed = False
+        self._then: Callable[[], None] | None = None
         chunks = len(plan.fragment_of)
         self.arithmetic = Arithmetic(
             [plan.elements] * chunks,
@@ -132,39 +136,77 @@ class SimulatedPeer:
         slowness = self.plan.slowness
         return self.plan.step_seconds * (slowness[self.index] if self.index < len(slowness) else 1.0)
 
+    @property
+    def orders(self) -> list[tuple[int, bytes]]:
+        """Of every chunk's tip: (cumulative weight, head)."""
+        return [chain.order for chain in self.node.ledger.chains]
+
     def start(self) -> None:
         self.network.clock.at(self.network.clock.now + self.seconds, self._train)
         self._do(lambda now: self.node.set_step(0, self.seconds, now))
+
+    @property
+    def tokens_a_step(self) -> int:
+        """Of this peer."""
+        tokens = self.plan.tokens_a_step
+        return tokens[self.index] if self.index < len(tokens) else 100
 
     def _train(self) -> None:
         """One inner step and its boundary; the next step starts at once, whatever the network does."""
         if self.crashed:
             return
         if self.network.is_silent(self.key):
+            self.invariants.frozen(self.key, self.network.clock.now)
             self.network.clock.at(self.network.clock.now + 0.05, self._train)
             return
+        self.invariants.stepped(self.key, self.network.clock.now, None if self.plan.lockstep else self.seconds)
         self.own_step += 1
         for chunk, values in enumerate(self.theta):
             pull = torch.sub(values, float(self.index + chunk))
             self.theta[chunk] = torch.sub(values, torch.mul(pull, 0.05))
-        self._boundary()
+        if self.plan.overlap == 0:
+            self._boundary()
+        else:
+            self._when_settled(self._boundary)
+
+    def _boundary(self) -> None:
+        self._mix()
+        # In lock-step everyone gets everywhere by its own steps.
+        noticed = [] if self.plan.lockstep else self.noticed
+        self.step, windows = boundary(self.step, noticed, self.plan.schedule)
+        self.noticed.clear()
+        self._do(lambda now: self.node.set_step(self.step, self.seconds, now))
+        for window in windows:
+            self.merges.opened(window, self.own_step)
+            local = [self.theta[chunk] for chunk in self.node.chunks_of(window.fragment)]
+            tokens = self.own_step * self.tokens_a_step
+            self._do(lambda now, w=window, v=local, t=tokens: self.node.open(w, v, t, now))  # type: ignore[misc]
+        if self.plan.overlap == 0:
+            self._when_settled(self._next_step)
+        else:
+            self._next_step()
+
+    def _next_step(self) -> None:
+        if self.plan.overlap == 0:
+            self._mix()
         if self.step < self.plan.steps:
             wobble = 1 + 0.2 * (self.network.random() - 0.5)
             self.network.clock.at(self.network.clock.now + self.seconds * wobble, self._train)
         else:
             self._do(lambda now: self.node.set_phase(FINISHED, now))
 
-    def _boundary(self) -> None:
-        self._mix()
-        self.step, windows = boundary(self.step, self.noticed, self.plan.schedule)
-        self.noticed.clear()
-        self._do(lambda now: self.node.set_step(self.step, self.seconds, now))
-        for window in windows:
-            self.merges.opened(window, self.own_step)
-            local = [self.theta[chunk] for chunk in self.node.chunks_of(window.fragment)]
-            self._do(lambda now, w=window, v=local: self.node.open(w, v, self.own_step * 100, now))  # type: ignore[misc]
-        if self.plan.overlap == 0:
-            self._mix()
+    def _when_settled(self, then: Callable[[], None]) -> None:
+        """Go on at once; in lock-step when the windows that merge at this step have settled."""
+        merging = self.plan.schedule.merging(self.own_step) if self.plan.lockstep else ()
+        if any(self.merges.waiting(window) for window in merging):
+            self._then = then
+        else:
+            then()
+
+    def _resume(self) -> None:
+        if (then := self._then) is not None:
+            self._then = None
+            self._when_settled(then)
 
     def _mix(self) -> None:
         for mix in self.merges.take(self.own_step):
@@ -185,9 +227,8 @@ class SimulatedPeer:
 
         self._do(receive)
 
-    def _do(self, action: object) -> None:
+    def _do(self, action: Callable[[float], None]) -> None:
         """Give the node something, do what it commands, and set its timer."""
-        assert callable(action)
         if self.crashed or self.network.is_silent(self.key):
             return
         action(self.network.clock.now)
@@ -208,6 +249,8 @@ class SimulatedPeer:
                     self.missed.append(command)
                     self.network.note("missed", self.key, command.chunk, command.due, command.reason)
         self.invariants.bounded(self.node)
+        if self._then is not None:
+            self.network.clock.at(self.network.clock.now, self._resume)
         timer = self.node.get_timer()
         if timer != self._timer:
             self._timer = timer

@@ -29,6 +29,8 @@ def test_join_address() -> None:
         f"/ip6/192.0.2.7/tcp/4001/p2p/{peer_id(KEY)}",
         f"/ip4/192.0.2.7/tcp/70000/p2p/{peer_id(KEY)}",
         f"/ip4/192.0.2.7/tcp/-1/p2p/{peer_id(KEY)}",
+        f"/ip6/fe80::1%eth0/tcp/1/p2p/{peer_id(KEY)}",
+        f"/dns4/a..b/tcp/1/p2p/{peer_id(KEY)}",
         f"{FULL}/p2p-circuit",
     ],
 )

@@ -1,0 +1,123 @@
+"""The command `potluck`. Exit codes: 0 done, 1 failed, 2 the user's mistake, 130 interrupted.
+
+Everything heavy (torch, hivemind) is imported inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from peer.commands.options import PeerOptions, SwarmOptions
+from protocol.errors import UserError
+
+DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+_NO_SWARM_FLAGS = SwarmOptions()
+_NO_PEER_FLAGS = PeerOptions()
+
+
+def _version() -> str:
+    try:
+        return version("potluck-train")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "unknown"
+
+
+app = App(
+    name="potluck",
+    help="Train one language model on computers that belong to many people.",
+    version=_version,
+    default_parameter=Parameter(negative=(), show_default=False),
+)
+
+
+@app.command
+def swarm(options: Annotated[SwarmOptions, Parameter(name="*")] = _NO_SWARM_FLAGS) -> int:
+    """Start a bootstrap server and several peers on this machine, and report what they did."""
+    from peer.commands.swarm import run_swarm
+
+    return run_swarm(options)
+
+
+@app.command
+def peer(options: Annotated[PeerOptions, Parameter(name="*")] = _NO_PEER_FLAGS) -> int:
+    """Join a run and train."""
+    from peer.commands.volunteer import run_volunteer
+
+    return run_volunteer(options)
+
+
+@app.command
+def bootstrap(
+    *,
+    manifest: Annotated[Path | None, Parameter(help="Manifest of the run to publish.")] = None,
+    data: Annotated[str | None, Parameter(help="Where the run's text is, if the manifest is not sealed.")] = None,
+    join: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="Other entry nodes.")] = (),
+    listen: Annotated[str, Parameter(help="Address to listen at.", show_default=True)] = "/ip4/0.0.0.0/tcp/4001",
+    announce: Annotated[str | None, Parameter(help="Address that others shall dial, if it is another.")] = None,
+    identity: Annotated[Path, Parameter(help="File of the private key.", show_default=True)] = Path("potluck-out/bootstrap.key"),
+    json: Annotated[bool, Parameter(help="Report as JSON lines.")] = False,
+) -> int:
+    """Run an entry node: where peers meet, and where a run's manifest is found."""
+    from peer.commands.entry_node import EntryOptions, run_entry_node
+
+    return run_entry_node(
+        EntryOptions(
+            manifest=manifest, data=data, join=join, listen=listen, announce=announce, identity=identity, json=json
+        )
+    )
+
+
+@app.command
+def init(
+    *,
+    preset: Annotated[str, Parameter(help="demo, default or paper.", show_default=True)] = "default",
+    model: Annotated[str | None, Parameter(help="tiny or 35m.")] = None,
+    out: Annotated[Path | None, Parameter(help="File to write; without it, standard output.")] = None,
+) -> int:
+    """Write a manifest with comments, to edit and to start a run from."""
+    from peer.commands.manifests import write_preset
+
+    return write_preset(preset, model, out)
+
+
+@app.command
+def status(
+    *,
+    join: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="Addresses of the swarm.")],
+    json: Annotated[bool, Parameter(help="As one JSON object.")] = False,
+) -> int:
+    """Show who is in a swarm, at which step, and with which heads."""
+    from peer.status import show_status
+
+    return show_status(join, json)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command that `argv` (default: the process's arguments) names, and exit with its code."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of a command. The user's mistakes become one line on stderr."""
+    try:
+        code = app(argv or ["--help"], exit_on_error=False, print_error=False, result_action="return_value")
+    except (UserError, CycloptsError) as error:
+        print(f"potluck: {' '.join(str(error).split())}", file=sys.stderr)
+        return MISTAKE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output is gone; do not let the interpreter complain about it while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code if isinstance(code, int) else DONE
+
+
+if __name__ == "__main__":
+    main()

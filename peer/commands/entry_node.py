@@ -1,0 +1,109 @@
+"""`potluck bootstrap`: the entry node of a swarm, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.commands.manifests import read_manifest
+from peer.commands.reader import reader_gone
+from protocol.errors import UserError
+from protocol.manifest import Manifest, encode, run_id, sealed
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryOptions:
+    """What an entry node needs to know. Addresses in `join` are of other entry nodes."""
+
+    manifest: Path | None
+    data: str | None
+    join: tuple[str, ...]
+    listen: str
+    announce: str | None
+    identity: Path
+    json: bool
+
+
+def run_entry_node(options: EntryOptions) -> int:
+    """Serve until told to stop; the exit code. UserError for a manifest, identity, address or port that is not right."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    manifest = _manifest_to_publish(options)
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(options, manifest))
+
+
+def _manifest_to_publish(options: EntryOptions) -> Manifest | None:
+    if options.manifest is None:
+        return None
+    manifest = read_manifest(options.manifest)
+    if sealed(manifest):
+        return manifest
+    if manifest.model.name == "custom":
+        raise UserError("model.name = 'custom': the run's own program must seal the manifest first")
+
+    from peer.data import load_corpus
+    from peer.sealing import seal
+
+    return seal(manifest, load_corpus(options.data or manifest.data.name))
+
+
+async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:
+    from bootstrap.daemon import DaemonError, DaemonOptions
+    from bootstrap.peer_cache import PeerCache
+    from bootstrap.server import Genesis, serve
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    watch = asyncio.create_task(_stop_without_reader(stop)) if options.json else None
+    announce = (options.announce,) if options.announce else ()
+    try:
+        await serve(
+            options.identity,
+            DaemonOptions(listen=(options.listen,), announce=announce),
+            stop=stop,
+            on_ready=lambda addresses: _say_ready(addresses, manifest, as_json=options.json),
+            join=options.join,
+            genesis=Genesis(manifest.run.name, encode(manifest)) if manifest else None,
+            cache=PeerCache(options.identity.with_suffix(".peers.json")),
+            notice=lambda text: _say({"event": "notice", "text": text}, text, as_json=options.json),
+        )
+    except DaemonError as error:
+        print(f"potluck: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if watch:
+            watch.cancel()
+    return 0
+
+
+async def _stop_without_reader(stop: asyncio.Event) -> None:
+    await reader_gone()
+    stop.set()
+
+
+def _say_ready(addresses: list[str], manifest: Manifest | None, *, as_json: bool) -> None:
+    command = f"potluck peer --join {' '.join(addresses[:1])}"
+    event: dict[str, object] = {"event": "ready", "addresses": addresses, "command": command, "pid": os.getpid()}
+    lines = ["This entry node is ready. Others join with:", "", f"    {command}", ""]
+    if manifest:
+        run = run_id(manifest).hex()
+        event["run"] = run
+        lines.append(f"It publishes the run {manifest.run.name}, {run[:12]}. Ctrl-C stops it.")
+    else:
+        lines.append("It publishes no run: peers bring the manifest. Ctrl-C stops it.")
+    _say(event, "\n".join(lines), as_json=as_json)
+
+
+def _say(event: dict[str, object], text: str, *, as_json: bool) -> None:
+    print(json.dumps(event) if as_json else text, flush=True)

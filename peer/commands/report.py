@@ -1,0 +1,113 @@
+"""Puts the report of a local swarm together from what its peers left, killed ones included, and writes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from peer.commands.records import Evaluation, Summary, read_record, read_summary
+from peer.commands.report_format import Exit, FragmentEntry, ModelEntry, PeerEntry, Report
+from peer.commands.report_traffic import traffic_entry
+from peer.commands.report_windows import account, window_entries
+from protocol.manifest import Manifest, fields, run_id
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The model as the report shows it, and the fragment of each chunk."""
+
+    entry: ModelEntry
+    fragment_of: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one peer's process ended, as its parent saw it. `last_step` is the last swarm step that it reported."""
+
+    index: int
+    folder: Path
+    peer_id: str
+    exit: Exit
+    last_step: int
+
+
+def assemble(manifest: Manifest, model: ModelShape, outcomes: Sequence[Outcome]) -> Report:
+    """The report of a swarm whose peers have all ended."""
+    summaries = [read_summary(outcome.folder) or Summary(peer_id=outcome.peer_id) for outcome in outcomes]
+    accounts = [
+        account(outcome.index, summary.peer_id, outcome.exit, outcome.last_step, read_record(outcome.folder))
+        for outcome, summary in zip(outcomes, summaries, strict=True)
+    ]
+    return Report(
+        run=run_id(manifest).hex(),
+        manifest=_nested(manifest),
+        model=model.entry,
+        peers=tuple(map(_peer_entry, outcomes, summaries)),
+        windows=tuple(window_entries(accounts, model.fragment_of)),
+        evaluation=_evaluation(summaries),
+        traffic=traffic_entry(accounts, summaries, model.entry.parameters),
+    )
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write it under a temporary name and move it into place, so that nobody ever reads half a report."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    temporary.replace(path)
+
+
+def model_shape(manifest: Manifest) -> ModelShape:
+    """The shape of a manifest's model, without allocating it."""
+    import torch
+
+    from aggregation.fragments import Pattern, partition
+    from peer.models import Decoder, preset
+    from protocol.manifest import schedule_of
+
+    with torch.device("meta"):
+        module = Decoder(preset(manifest.model.name))
+    pattern: Pattern = manifest.schedule.pattern  # type: ignore[assignment]  # the manifest's rules allow no other
+    layout = partition(module, fragments=manifest.schedule.fragments, pattern=pattern)
+    chunks = layout.chunks(manifest.codec.chunk, manifest.codec.block)
+    offsets = schedule_of(manifest).offsets
+    parts = tuple(FragmentEntry(part.index, part.numel, offsets[part.index], part.names) for part in layout.fragments)
+    return ModelShape(ModelEntry(layout.numel, parts, len(chunks)), tuple(chunk.fragment for chunk in chunks))
+
+
+def _peer_entry(outcome: Outcome, summary: Summary) -> PeerEntry:
+    return PeerEntry(
+        index=outcome.index,
+        peer_id=summary.peer_id or outcome.peer_id,
+        exit=outcome.exit,
+        inner_steps=summary.inner_steps,
+        tokens=summary.tokens,
+        train_loss_first=summary.train_loss_first,
+        train_loss_last=summary.train_loss_last,
+        windows=summary.windows,
+        bytes_sent=summary.bytes_sent,
+        bytes_received=summary.bytes_received,
+        seconds=summary.seconds,
+        utilization=summary.utilization,
+        outer_digest=summary.outer_digest,
+    )
+
+
+def _evaluation(summaries: Sequence[Summary]) -> Evaluation:
+    """The mean of those that evaluated. In a swarm their outer parameters are the same, and so are their losses."""
+    starts = [s.evaluation.outer_loss_start for s in summaries if s.evaluation.outer_loss_start is not None]
+    ends = [s.evaluation.outer_loss_end for s in summaries if s.evaluation.outer_loss_end is not None]
+    return Evaluation(fmean(starts) if starts else None, fmean(ends) if ends else None)
+
+
+def _nested(manifest: Manifest) -> dict[str, dict[str, object]]:
+    nested: dict[str, dict[str, object]] = {}
+    for name, value in fields(manifest):
+        section, key = name.split(".")
+        nested.setdefault(section, {})[key] = value
+    return nested

@@ -1,0 +1,74 @@
+"""The report's traffic: what was sent, what the protocol's formula asks for, and what it saved.
+
+Everything counts bytes as sent, so that the swarm's sum counts each byte once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from peer.commands.records import Link, Summary
+from peer.commands.report_format import TrafficEntry
+from peer.commands.report_windows import Account
+
+DATA_PARALLEL_BYTES_PER_PARAMETER = 2
+"""The comparison is with gradients in bf16, the format that synchronous data parallel training sends today."""
+
+
+def traffic_entry(accounts: Sequence[Account], summaries: Sequence[Summary], parameters: int) -> TrafficEntry:
+    """`accounts` and `summaries` are in the same order; `parameters` is the model's number of them."""
+    on_wire = sum(summary.traffic.bytes_on_wire for summary in summaries)
+    exchange = full_exchange_bytes(parameters, len(summaries))
+    data_parallel = round(exchange * sum(summary.inner_steps for summary in summaries))
+    sent = sent_by_window(accounts)
+    formula, peak = sum(sent.values()), max(sent.values(), default=0)
+    dht = [summary.traffic.dht_bytes for summary in summaries if summary.traffic.dht_bytes is not None]
+    return TrafficEntry(
+        payload_bytes=sum(summary.traffic.payload_bytes for summary in summaries),
+        bytes_on_wire=on_wire,
+        formula_bytes=formula,
+        overhead=_ratio(on_wire, formula),
+        repair_bytes=sum(summary.traffic.repair_bytes for summary in summaries),
+        dht_bytes=sum(dht) if dht else None,
+        data_parallel_bytes=data_parallel,
+        reduction=_ratio(data_parallel, on_wire),
+        peak_window_bytes=peak,
+        peak_reduction=_ratio(exchange, peak),
+    )
+
+
+def full_exchange_bytes(parameters: int, num_peers: int) -> float:
+    """What one peer sends in one step of synchronous data parallel training: a ring all-reduce of all gradients."""
+    return 2 * (num_peers - 1) / num_peers * DATA_PARALLEL_BYTES_PER_PARAMETER * parameters
+
+
+def sent_by_window(accounts: Sequence[Account]) -> Counter[tuple[str, int, int]]:
+    """Packed bytes that each peer had to send for each window, by (peer id, fragment, due step).
+
+    A contributor sends its contribution to the owner, unless it is the owner; the owner sends the result to everyone
+    who adopted it. The sum over all is the formula of docs/protocol.md.
+    """
+    sent: Counter[tuple[str, int, int]] = Counter()
+    for link in _all_links(accounts).values():
+        receivers = sum(link.head in one.adopted for one in accounts if one.peer_id != link.owner)
+        sent[link.owner, link.fragment, link.due] += receivers * link.payload_bytes
+        for part in link.contributors:
+            if part.peer != link.owner:
+                sent[part.peer, link.fragment, link.due] += _contribution_bytes(accounts, link, part.peer)
+    return sent
+
+
+def _all_links(accounts: Sequence[Account]) -> dict[str, Link]:
+    return {link.head: link for one in accounts for link in one.links.values()}
+
+
+def _contribution_bytes(accounts: Sequence[Account], link: Link, peer_id: str) -> int:
+    """Size of a contribution: as its sender recorded it, else as anyone's of the same chunk, else the result's."""
+    place = (link.chunk, link.due)
+    known = {one.peer_id: one.contributed[place].payload_bytes for one in accounts if place in one.contributed}
+    return known.get(peer_id, next(iter(known.values()), link.payload_bytes))
+
+
+def _ratio(above: float, below: float) -> float | None:
+    return above / below if below else None

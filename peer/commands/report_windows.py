@@ -1,0 +1,141 @@
+"""The report's windows, from the records of all peers.
+
+A window is listed if any peer opened it or adopted a link of it. Every peer that was there then is either in
+`merged_by`, which asks for every committed chunk, or in `skipped_by` with its reasons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from peer.commands.records import Contributed, Event, Link, Missed, Mixed, Opened, TooLate
+from peer.commands.report_format import ChunkCounts, Contributor, Exit, Skip, WindowEntry
+from protocol.schedule import Window
+
+Place = tuple[int, int]
+"""A chunk and a due step: where a link may be."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """One peer's record, by place. `last_step` is the last swarm step that it reported."""
+
+    index: int
+    peer_id: str
+    exit: Exit
+    last_step: int
+    opened: frozenset[Window]
+    links: Mapping[Place, Link]
+    """The last adopted link of each place: an earlier one of the same place lost against it."""
+    adopted: frozenset[str]
+    """All heads that the peer ever adopted."""
+    mixed: frozenset[Place]
+    too_late: frozenset[Place]
+    missed: Mapping[Place, str]
+    contributed: Mapping[Place, Contributed] = field(default_factory=dict)
+
+    def was_there(self, window: Window) -> bool:
+        """Whether the peer was running when the window was due."""
+        return self.exit == "finished" or window.due <= self.last_step or window in self.opened
+
+
+def account(index: int, peer_id: str, exit: Exit, last_step: int, events: Sequence[Event]) -> Account:
+    """Sort one peer's events."""
+    links = [event for event in events if isinstance(event, Link)]
+    return Account(
+        index=index,
+        peer_id=peer_id,
+        exit=exit,
+        last_step=last_step,
+        opened=frozenset(Window(event.fragment, event.due) for event in events if isinstance(event, Opened)),
+        links={(link.chunk, link.due): link for link in links},
+        adopted=frozenset(link.head for link in links),
+        mixed=frozenset((event.chunk, event.due) for event in events if isinstance(event, Mixed)),
+        too_late=frozenset((event.chunk, event.due) for event in events if isinstance(event, TooLate)),
+        missed={(event.chunk, event.due): event.reason for event in events if isinstance(event, Missed)},
+        contributed={(event.chunk, event.due): event for event in events if isinstance(event, Contributed)},
+    )
+
+
+def window_entries(accounts: Sequence[Account], fragment_of: Sequence[int]) -> Iterator[WindowEntry]:
+    """All windows in order. `fragment_of` gives each chunk's fragment."""
+    committed = committed_links(accounts)
+    seen = {window for one in accounts for window in one.opened}
+    seen |= {Window(link.fragment, link.due) for link in committed.values()}
+    for window in sorted(seen):
+        places = [(chunk, window.due) for chunk, fragment in enumerate(fragment_of) if fragment == window.fragment]
+        yield _entry(window, places, committed, accounts)
+
+
+def committed_links(accounts: Sequence[Account]) -> dict[Place, Link]:
+    """The link of each place in the final chain of those that finished; of all peers if nobody did.
+
+    Where they differ, which a finished swarm does not, the link that most of them have.
+    """
+    finished = [one for one in accounts if one.exit == "finished"] or accounts
+    votes: dict[Place, Counter[str]] = {}
+    by_head: dict[tuple[Place, str], Link] = {}
+    for one in finished:
+        for place, link in one.links.items():
+            votes.setdefault(place, Counter())[link.head] += 1
+            # An owner's own ranking is the one that it acted by.
+            if link.owner == one.peer_id or (place, link.head) not in by_head:
+                by_head[place, link.head] = link
+    return {place: by_head[place, heads.most_common(1)[0][0]] for place, heads in votes.items()}
+
+
+def _entry(
+    window: Window, places: Sequence[Place], committed: Mapping[Place, Link], accounts: Sequence[Account]
+) -> WindowEntry:
+    links = {place: committed[place] for place in places if place in committed}
+    there = [one for one in accounts if one.was_there(window)]
+    merged = [one.index for one in there if links and one.mixed.issuperset(links)]
+    skipping = [one for one in there if one.index not in merged]
+    return WindowEntry(
+        fragment=window.fragment,
+        step=window.due,
+        contributors=tuple(_contributors(list(links.values()), accounts)),
+        chunks=ChunkCounts(
+            total=len(places),
+            committed=len(links),
+            failed_over=sum(link.rank > 0 for link in links.values()),
+            missing=len(places) - len(links),
+        ),
+        merged_by=tuple(merged),
+        skipped_by=tuple(skip for one in skipping for skip in _skips(one, window, places, links)),
+    )
+
+
+def _contributors(links: Sequence[Link], accounts: Sequence[Account]) -> Iterator[Contributor]:
+    for one in accounts:
+        tokens = [part.tokens for link in links for part in link.contributors if part.peer == one.peer_id]
+        if tokens:
+            yield Contributor(peer=one.index, tokens=min(tokens), chunks=len(tokens))
+
+
+def _skips(one: Account, window: Window, places: Sequence[Place], links: Mapping[Place, Link]) -> Iterator[Skip]:
+    wanted = [place for place in places if place not in one.mixed] if links else places
+    reasons = Counter(_reason(one, window, place, links) for place in wanted)
+    for reason, chunks in sorted(reasons.items()):
+        yield Skip(peer=one.index, chunks=chunks, reason=reason)
+
+
+def _reason(one: Account, window: Window, place: Place, links: Mapping[Place, Link]) -> str:
+    """Why a peer did not mix a chunk: what its own record says, else what follows from it."""
+    if place in one.missed:
+        return one.missed[place]
+    if place in one.too_late:
+        return "came too late to mix; only the anchor moved"
+    if one.exit != "finished" and place not in one.links:
+        return one.exit
+    if place not in links:
+        return "nobody closed it"
+    if window not in one.opened:
+        return "did not open it"
+    if place not in one.links:
+        return "no link came"
+    if any(due > place[1] for chunk, due in one.links if chunk == place[0]):
+        return "a newer link came before it was mixed"
+    return one.exit if one.exit != "finished" else "the run ended before it was mixed"

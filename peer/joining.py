@@ -1,0 +1,427 @@
+"""The public face: a model and an optimizer become a peer of a swarm.
+
+    with potluck.join(model, optimizer, manifest=manifest, tokens_per_step=1024) as peer:
+        while not peer.finished:
+            loss = ...
+            loss.backward()
+            optimizer.step()        # the hook does the rest
+            optimizer.zero_grad()
+
+The hook runs after each optimizer step, in the training thread: it snapshots fragments that are due and mixes anchors that have
+come. It never waits for the network, except where the manifest asks for τ = 0 (at most `merge_wait`) and in lock-step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from aggregation.arithmetic import Arithmetic
+from aggregation.codecs import codec
+from aggregation.fragments import Layout
+from aggregation.outer import ChunkState, fresh, merge, state_digest
+from bootstrap.identity import peer_id
+from peer import clock
+from peer.mailbox import Anchor, Mailbox
+from peer.network import Network, NetworkFailed
+from peer.outer import Outer
+from peer.parameters import ModuleParameters, Parameters
+from peer.record import Record
+from peer.sealing import check, chunks_of, seal
+from peer.settings import Settings, from_environment
+from peer.stream_options import StreamOptions
+from peer.streams import P2pdTransport
+from protocol.ledger import Ledger
+from protocol.manifest import Manifest, encode, run_id, schedule_of, sealed
+from protocol.manifest_toml import loads
+from protocol.merging import Merges, Mix
+from protocol.messages import FINISHED, LEAVING, sha256
+from protocol.node import Node
+from protocol.pace import boundary
+from protocol.presence import VERSION, Presence
+from protocol.roster import Roster
+from protocol.schedule import Window
+from protocol.signature import Ed25519Keys
+from protocol.window import Rules
+
+log = logging.getLogger(__name__)
+
+GATHER_TIMEOUT = 120.0
+"""Longest wait, in seconds, for the run's `start_peers` before the first step."""
+LOCKSTEP_TIMEOUT = 120.0
+"""In lock-step: longest wait for one merge. A swarm that misses it has failed."""
+STEPS_REMEMBERED = 32
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds. `waiting` is time blocked on the network; `hook` is all that the swarm costs the training thread."""
+
+    started: float = 0.0
+    waiting: float = 0.0
+    wait_max: float = 0.0
+    hook: float = 0.0
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_REMEMBERED))
+    ended: float = 0.0
+
+    @property
+    def step(self) -> float | None:
+        """Usual seconds of one inner step; None before the second."""
+        return median(self.steps) if self.steps else None
+
+    @property
+    def total(self) -> float:
+        """Since the first step began."""
+        return (self.ended or clock.monotonic()) - self.started if self.started else 0.0
+
+
+class Peer:
+    """One replica's membership in a swarm. Made by `join`; a context manager."""
+
+    def __init__(
+        self,
+        network: Network,
+        manifest: Manifest,
+        parameters: Parameters,
+        optimizer: torch.optim.Optimizer,
+        *,
+        tokens_per_step: int,
+    ) -> None:
+        self.manifest = manifest
+        self.schedule = schedule_of(manifest)
+        self.network = network
+        self.settings = network.settings
+        self.tokens_per_step = tokens_per_step
+        self.step = 0
+        """The swarm step."""
+        self.own_step = 0
+        self.tokens = 0
+        self.times = Times()
+        self.layout: Layout = parameters.layout
+        self.chunks = chunks_of(manifest, self.layout)
+        self.fragment_of = tuple(chunk.fragment for chunk in self.chunks)
+        self._parameters = parameters
+        self._mailbox = Mailbox()
+        self._anchors: dict[int, Tensor] = {}
+        self._merges = Merges(
+            overlap=self.schedule.overlap, late_steps=manifest.merge.late_steps, fragment_of=self.fragment_of
+        )
+        self.record = Record(
+            self.settings.out / "record.jsonl",
+            fragment_of=self.fragment_of,
+            overlap=self.schedule.overlap,
+            late_steps=manifest.merge.late_steps,
+        )
+        self.outer = self._make_outer()
+        self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
+        self._boundary_at = 0.0
+        self._closed = False
+        self._in_outer(self._start)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run's last swarm step is reached."""
+        return self.step >= self.schedule.steps
+
+    @property
+    def alone(self) -> str:
+        """Why this peer trains without a swarm now; empty if it does not."""
+        return self._mailbox.failure
+
+    @property
+    def peer_id(self) -> str:
+        return peer_id(self.network.identity.key)
+
+    @property
+    def merge_wait(self) -> float:
+        """Longest that a merge may block training, in seconds: the setting, or one inner step."""
+        if self.settings.lockstep:
+            return LOCKSTEP_TIMEOUT
+        return self.settings.merge_wait if self.settings.merge_wait is not None else self.times.step or 0.1
+
+    # Set-up
+
+    def _make_outer(self) -> Outer:
+        manifest, key = self.manifest, self.network.identity.key
+        self.arithmetic = Arithmetic(
+            [chunk.numel for chunk in self.chunks],
+            contribution_codec=codec(manifest.codec.contributions, manifest.codec.block),
+            result_codec=codec(manifest.codec.results, manifest.codec.block),
+            lr=manifest.merge.outer_lr,
+            momentum=manifest.merge.outer_momentum,
+        )
+        whole = [self._parameters.read(fragment.index) for fragment in self.layout.fragments]
+        genesis = [fresh(whole[chunk.fragment][chunk.start : chunk.stop].clone()) for chunk in self.chunks]
+        keys, run = Ed25519Keys(self.network.identity.private), run_id(manifest)
+        ledger = Ledger(
+            run=run, genesis=genesis, arithmetic=self.arithmetic, keys=keys, weight_cap=manifest.limits.weight_cap
+        )
+        complete = manifest.run.start_peers if self.settings.lockstep else 0
+        node = Node(
+            ledger=ledger,
+            arithmetic=self.arithmetic,
+            roster=Roster(run=run, key=key),
+            schedule=self.schedule,
+            rules=Rules(self.schedule.sync_every, manifest.limits.weight_cap, self.fragment_of, complete),
+            keys=keys,
+            random=_seeded_random(key),
+        )
+        return self.network.call(self._on_loop(node))
+
+    async def _on_loop(self, node: Node) -> Outer:
+        cap = self.settings.upload_mbit
+        options = StreamOptions(upload=cap * 125_000 if cap else None)
+        return Outer(
+            node=node,
+            transport=P2pdTransport(self.network.daemon, node.ledger.run, options),
+            rendezvous=self.network.rendezvous,
+            mailbox=self._mailbox,
+            record=self.record,
+            make_presence=self._presence,
+            sign_bytes=self.network.identity.sign,
+            addresses=await self.network.daemon.addresses(),
+        )
+
+    async def _start(self) -> None:
+        self.network.daemon.died.add_done_callback(lambda died: self._daemon_died(died.result()))
+        self.network.rendezvous.publish_manifest(self.manifest.run.name, encode(self.manifest))
+        await self.outer.start()
+
+    def _daemon_died(self, why: str) -> None:
+        self.network.notice(f"The network is gone, training goes on alone: {why}")
+        self._mailbox.fail(why)
+
+    def _presence(self, addresses: Sequence[str], wall: float) -> Presence:
+        gap = -(-self.schedule.sync_every // len(self.schedule.offsets))
+        return Presence(
+            version=VERSION,
+            run=run_id(self.manifest),
+            key=self.network.identity.key,
+            addresses=tuple(addresses[:8]),
+            role="train",
+            owns=bool(addresses),
+            from_step=0 if self.step == 0 else self.step + 2 * gap,
+            issued=wall,
+            expires=wall + self.manifest.limits.presence_ttl,
+            name=self.settings.name,
+        )
+
+    def gather(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the run's `start_peers`, if it has not begun yet; at most two minutes. Says what it waits for."""
+        wanted, end, told = self.manifest.run.start_peers, clock.monotonic() + GATHER_TIMEOUT, 0.0
+        while clock.monotonic() < end and not stop() and not self.alone:
+            here = self._in_outer(lambda: self.outer.present(wanted))
+            if here >= wanted or self._in_outer(self.outer.furthest) > 0:
+                return
+            if clock.monotonic() > told + 5:
+                told = clock.monotonic()
+                self.network.notice(f"{here} of {wanted} peers are here; waiting for the others before the first step.")
+            self._in_outer(lambda: asyncio.sleep(0.1))
+        if not stop():
+            self.network.notice("Not all peers came; starting with those who are here.")
+
+    def _in_outer(self, work: Callable[[], Any], timeout: float = 15.0) -> Any:
+        return self.network.call(work(), timeout)
+
+    # The hook
+
+    def begin(self) -> None:
+        """The first inner step begins now. Called by the hook if not before."""
+        self._boundary_at = self.times.started = clock.monotonic()
+
+    def _after_step(self) -> None:
+        """One step boundary."""
+        now = clock.monotonic()
+        if not self.times.started:
+            self.begin()
+        else:
+            self.times.steps.append(now - self._boundary_at)
+        self.own_step += 1
+        self.tokens += self.tokens_per_step
+        if not self._closed and not self.finished:
+            self._boundary()
+        self._boundary_at = clock.monotonic()
+        self.times.hook += self._boundary_at - now
+
+    def _boundary(self) -> None:
+        noticed = self._collect()
+        if self.settings.lockstep:
+            noticed = []
+        self.step, windows = boundary(self.step, noticed, self.schedule)
+        merging = self.schedule.merging(self.step)
+        if self.schedule.overlap and (self.settings.lockstep or self.settings.merge_wait):
+            self._await(merging)
+        self._mix()
+        self.network.post(self.outer.set_step, self.step, self.times.step)
+        for window in windows:
+            self._open(window)
+        if not self.schedule.overlap:
+            self._await(windows)
+            self._mix()
+        if self.finished:
+            self.times.ended = clock.monotonic()
+
+    def _collect(self) -> list[Window]:
+        """Take the mail; returns the windows that others have reached before us."""
+        began = clock.monotonic()
+        anchors, noticed = self._mailbox.take()
+        self._waited(clock.monotonic() - began)
+        for anchor in anchors:
+            self._keep(anchor)
+        return noticed
+
+    def _keep(self, anchor: Anchor) -> None:
+        self._anchors[anchor.chunk] = anchor.values
+        self._merges.settled(anchor.chunk, anchor.due, anchor.links, anchor.mix)
+
+    def _open(self, window: Window) -> None:
+        """Hand a snapshot over; skip the window if the outer thread is behind."""
+        if self.outer.pending[window.fragment] > 0 and not self.settings.lockstep:
+            self.record.write("missed_whole", fragment=window.fragment, due=window.due, reason="outer thread behind")
+            return
+        snapshot = self._parameters.read(window.fragment)
+        chunks = [chunk for chunk in self.chunks if chunk.fragment == window.fragment]
+        self._merges.opened(window, self.own_step)
+        self.record.opened(window, self.own_step)
+        self.outer.pending[window.fragment] += 1
+        local = [snapshot[chunk.start : chunk.stop] for chunk in chunks]
+        self.network.post(self.outer.open, window, local, self.tokens)
+
+    def _await(self, windows: Sequence[Window]) -> None:
+        """Wait until these windows have settled, at most `merge_wait`. In lock-step that is an error."""
+        limit = self.merge_wait
+        end = clock.monotonic() + limit
+        for window in windows:
+            while self._merges.waiting(window) and not self.alone and (left := end - clock.monotonic()) > 0:
+                began = clock.monotonic()
+                self._mailbox.wait(left)
+                self._waited(clock.monotonic() - began)
+                for anchor in self._mailbox.take()[0]:
+                    self._keep(anchor)
+            if self.settings.lockstep and self._merges.waiting(window):
+                raise NetworkFailed(f"lock-step: fragment {window.fragment} of step {window.due} did not settle")
+
+    def _waited(self, seconds: float) -> None:
+        self.times.waiting += seconds
+        self.times.wait_max = max(self.times.wait_max, seconds)
+
+    def _mix(self) -> None:
+        for mix in self._merges.take(self.own_step):
+            if isinstance(mix, Mix):
+                self._mix_chunk(mix)
+            else:
+                self.record.write("too_late", chunk=mix.chunk, due=mix.due, late=mix.late)
+
+    def _mix_chunk(self, mix: Mix) -> None:
+        chunk = self.chunks[mix.chunk]
+        anchor = self._anchors.pop(mix.chunk)
+        local = self._parameters.view(chunk.fragment, chunk.start, chunk.stop)
+        alpha = self.manifest.merge.mixing**mix.power
+        self._parameters.write(chunk.fragment, chunk.start, merge(local, anchor, alpha))
+        self.record.mixed(mix.chunk, mix.due, mix.late, mix.power)
+
+    # The end
+
+    def outer_state(self) -> list[ChunkState]:
+        """The swarm's outer parameters and momentum as this peer has them, chunk by chunk."""
+        states: list[ChunkState] = self._in_outer(self.outer.state)
+        return states
+
+    def write_outer(self, target: Parameters) -> bytes:
+        """Write the outer parameters into a model of the same layout; returns the digest of all outer state."""
+        states = self.outer_state()
+        for chunk, state in zip(self.chunks, states, strict=True):
+            target.write(chunk.fragment, chunk.start, state.anchor)
+        return sha256(*(state_digest(state) for state in states))
+
+    def linger(self) -> bool:
+        """Finished: serve the others until they have finished with our heads, at most the setting `linger`."""
+        self.network.post(self.outer.set_phase, FINISHED)
+        done: bool = self._in_outer(lambda: self.outer.settle(self.settings.linger), self.settings.linger + 5)
+        self._collect()
+        return done
+
+    def close(self) -> None:
+        """Say goodbye and stop. Bounded in time; may be called twice. Leaves the network to its owner."""
+        if self._closed:
+            return
+        self._closed = True
+        self._hook.remove()
+        try:
+            self.network.post(self.outer.set_phase, LEAVING)
+            self._in_outer(self.outer.stop, 10.0)
+        except NetworkFailed as error:
+            log.warning("could not leave cleanly: %s", error)
+        self.record.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self.finished:
+            self.linger()
+        self.close()
+        self.network.close()
+
+
+def start(
+    network: Network,
+    manifest: Manifest,
+    parameters: Parameters,
+    optimizer: torch.optim.Optimizer,
+    *,
+    tokens_per_step: int,
+) -> Peer:
+    """A peer on a network that is up already, with a sealed manifest that fits the model."""
+    return Peer(network, manifest, parameters, optimizer, tokens_per_step=tokens_per_step)
+
+
+def join(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    tokens_per_step: int,
+    manifest: Manifest | str | Path | None = None,
+    run: str | None = None,
+    settings: Settings | None = None,
+    parameters: Parameters | None = None,
+    notice: Callable[[str], None] = log.info,
+) -> Peer:
+    """Join a run with a model of your own. Returns a context manager; see this module's first lines.
+
+    `manifest` is a manifest or the path of its TOML file; without one it is asked for at `settings.join` (`run` names it if there are
+    several). An unsealed manifest is sealed with this model. `tokens_per_step` weighs this peer's contributions. `parameters`
+    reads and writes a model that is not one module in one process. Raises UserError for anything that does not fit the
+    run, NetworkFailed if the network cannot be started.
+    """
+    settings = settings or from_environment()
+    network = Network(settings, notice)
+    try:
+        known = loads(Path(manifest).read_text()) if isinstance(manifest, str | Path) else manifest
+        found = known or network.find_manifest(run)
+        found = found if sealed(found) else seal(found, None, model)
+        layout = check(found, model, None)
+        parameters = parameters or ModuleParameters(model, layout)
+        return start(network, found, parameters, optimizer, tokens_per_step=tokens_per_step)
+    except BaseException:
+        network.close()
+        raise
+
+
+
+def _seeded_random(key: bytes) -> Callable[[], float]:
+    """Chance that only spreads repairs in time."""
+    return random.Random(key).random

@@ -1,0 +1,274 @@
+"""The shell around the protocol's node: frames in, frames out, timers, presence. Runs in the outer thread only.
+
+All decisions are the node's. This part knows the transport, the clock and the DHT, turns what the node commands into frames and
+mail for the trainer, and keeps the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from torch import Tensor
+
+from aggregation.outer import ChunkState
+from bootstrap.identity import peer_id
+from bootstrap.rendezvous import Rendezvous
+from peer import clock
+from peer.mailbox import Anchor, Mailbox
+from peer.record import Record
+from peer.transport import Priority, Transport
+from protocol.errors import ProtocolError
+from protocol.ledger import Entry
+from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, encode
+from protocol.node import Node, Notice, Settled
+from protocol import presence
+from protocol.presence import Presence
+from protocol.schedule import Window
+from protocol.window import Contributed, Missed, Send
+
+log = logging.getLogger(__name__)
+
+DISCOVER_FIRST: Final = 0.5
+DISCOVER_LAST: Final = 10.0
+"""Seconds between two looks into the DHT: short at first, longer once peers tell each other the roster."""
+RECORDS_AT_ONCE: Final = 64
+NEVER: Final = 3600.0
+
+
+class Outer:
+    """One peer's protocol node on a real transport. Made and used in the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        node: Node,
+        transport: Transport,
+        rendezvous: Rendezvous,
+        mailbox: Mailbox,
+        record: Record,
+        make_presence: Callable[[Sequence[str], float], Presence],
+        sign_bytes: Callable[[bytes], bytes],
+        addresses: Sequence[str],
+    ) -> None:
+        self.node = node
+        self.transport = transport
+        self.refused: Counter[str] = Counter()
+        """Bad frames by reason."""
+        self.connected: set[bytes] = set()
+        self.pending: Counter[int] = Counter()
+        """Openings per fragment that the trainer has handed over and this thread has not seen yet."""
+        self.window_bytes: Counter[int] = Counter()
+        """Payload bytes that we sent, by due step."""
+        self.dht_bytes = 0
+        """Presence records read from and written to the DHT: their own bytes, not libp2p's."""
+        self._rendezvous = rendezvous
+        self._mailbox = mailbox
+        self._record = record
+        self._make_presence = make_presence
+        self._sign = sign_bytes
+        self._addresses = addresses
+        self._roster_version = 0
+        self._connecting: set[bytes] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._discovery: asyncio.Task[None] | None = None
+        self._logged: dict[int, bytes] = {}
+
+    async def start(self) -> None:
+        """Be here: accept streams, tell the DHT, look for others."""
+        await self.transport.start(self)
+        self._learn([self.presence()])
+        self._rendezvous.announce(self.node.ledger.run, self.presence)
+        self._discovery = asyncio.create_task(self._discover())
+        self._do(self.node.handle_timer)
+
+    def presence(self) -> bytes:
+        """A freshly signed presence record of ours. Peers that we have met get it as well."""
+        data = presence.encode(self._make_presence(self._addresses, clock.wall()), self._sign)
+        self.dht_bytes += len(data)
+        if self.node.roster.key in self.node.roster.neighbours:
+            self._learn([data])
+            for peer in self.node.roster.live():
+                self._send(Send(peer, Hello(VERSION, data)))
+        return data
+
+    async def _discover(self) -> None:
+        """Look into the DHT for ever: it is how two swarms that do not know of each other meet."""
+        pause = DISCOVER_FIRST
+        while True:
+            records = await self._rendezvous.find(self.node.ledger.run)
+            self.dht_bytes += sum(map(len, records))
+            known = len(self.node.roster.neighbours)
+            self._learn(records)
+            pause = DISCOVER_FIRST if len(self.node.roster.neighbours) > known else min(pause * 1.5, DISCOVER_LAST)
+            await asyncio.sleep(pause)
+
+    def _learn(self, records: Sequence[bytes]) -> None:
+        for data in records:
+            try:
+                self._do(lambda now, data=data: self.node.learn([data], now=now, wall=clock.wall()))  # type: ignore[misc]
+            except ProtocolError as error:
+                self.refused[error.reason] += 1
+
+    # From the trainer (called in this thread)
+
+    def set_step(self, step: int, step_seconds: float | None) -> None:
+        """The trainer's swarm step."""
+        self._do(lambda now: self.node.set_step(step, step_seconds, now))
+
+    def open(self, window: Window, local: Sequence[Tensor], tokens: int) -> None:
+        """Contribute a snapshot."""
+        self.pending[window.fragment] -= 1
+        self._do(lambda now: self.node.open(window, local, tokens, now))
+
+    def set_phase(self, phase: int) -> None:
+        """Training, finished or leaving."""
+        self._do(lambda now: self.node.set_phase(phase, now))
+
+    async def state(self) -> list[ChunkState]:
+        """The outer parameters and momentum now, chunk by chunk."""
+        return [self.node.ledger.tip(chunk) for chunk in range(len(self.node.ledger.chains))]
+
+    async def settle(self, linger: float) -> bool:
+        """Serve until every live peer has finished with our heads, at most `linger` seconds. Returns whether they have."""
+        end = clock.monotonic() + linger
+        while clock.monotonic() < end:
+            if self.node.all_finished():
+                return True
+            await asyncio.sleep(0.1)
+        return False
+
+    async def present(self, count: int) -> int:
+        """How many trainers are here, ourselves included: those with an open stream."""
+        return 1 + len(self.connected & (self.node.roster.trainers() - {self.node.roster.key}))
+
+    async def furthest(self) -> int:
+        """The greatest swarm step that a peer has told us."""
+        others = (n.step for key, n in self.node.roster.neighbours.items() if key != self.node.roster.key)
+        return max(others, default=0)
+
+    # From the transport
+
+    def on_frame(self, key: bytes, header: bytes, bulk: memoryview) -> str:
+        """A frame arrived (see Handler). Bad ones are counted here and complained about by the transport."""
+        try:
+            self._do(lambda now: self.node.receive(key, header, bytes(bulk), now=now, wall=clock.wall()))
+        except ProtocolError as error:
+            self.refused[error.reason] += 1
+            raise
+        return "window"
+
+    def on_connected(self, key: bytes) -> None:
+        """Our stream to a peer is open: introduce ourselves and pass on whom we know."""
+        self.connected.add(key)
+        self.node.roster.seen(key)
+        neighbours = self.node.roster.neighbours
+        self._send(Send(key, Hello(VERSION, neighbours[self.node.roster.key].raw)))
+        others = [n.raw for peer, n in neighbours.items() if peer not in (key, self.node.roster.key)]
+        self._send(Send(key, Records(tuple(others[:RECORDS_AT_ONCE]))))
+        self._do(lambda now: self.node.greet(key))
+
+    def on_lost(self, key: bytes, why: str) -> None:
+        """A stream broke: the node must not count on that peer."""
+        self.connected.discard(key)
+        log.info("lost %s: %s", peer_id(key), why)
+        self._do(lambda now: self.node.lost(key, now))
+
+    # The node's commands
+
+    def _do(self, action: Callable[[float], Any]) -> None:
+        """Let the node act, then do what it commands and set its timer."""
+        try:
+            action(clock.monotonic())
+        finally:
+            for command in self.node.take():
+                self._obey(command)
+            if self.node.roster.version != self._roster_version:
+                self._roster_version = self.node.roster.version
+                self._connect_to_all()
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        wait = self.node.get_timer() - clock.monotonic()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(min(max(0.0, wait), NEVER), self._do, self.node.handle_timer)
+
+    def _obey(self, command: object) -> None:
+        match command:
+            case Send():
+                self._send(command)
+            case Settled():
+                self._settled(command)
+            case Notice():
+                self._mailbox.notice(command.window)
+            case Contributed():
+                self._record.write(
+                    "contributed",
+                    chunk=command.contribution.chunk,
+                    due=command.contribution.due,
+                    tokens=command.contribution.tokens,
+                    payload_bytes=len(command.payload),
+                )
+            case Missed():
+                self._record.write("missed", chunk=command.chunk, due=command.due, reason=command.reason)
+
+    def _send(self, command: Send) -> None:
+        priority = Priority.REPAIR if command.repair else None
+        kind = "repair" if command.repair else "window"
+        if isinstance(command.message, Contribution | LinkMessage) and not command.repair:
+            due = command.message.due if isinstance(command.message, Contribution) else command.message.link.due
+            self.window_bytes[due] += len(command.bulk)
+        self.transport.send(command.to, encode(command.message), command.bulk, kind=kind, priority=priority)
+
+    def _settled(self, command: Settled) -> None:
+        for entry in self._fresh(command.chunk):
+            self._write_link(entry)
+        anchor = self.node.ledger.tip(command.chunk).anchor
+        self._mailbox.put_anchor(Anchor(command.chunk, command.due, command.links, command.mix, anchor))
+
+    def _fresh(self, chunk: int) -> list[Entry]:
+        """The links that were adopted since the last time, oldest first."""
+        entries = self.node.ledger.recent(chunk, 1 << 20)
+        last = next((i for i, entry in enumerate(entries) if entry.head == self._logged.get(chunk)), -1)
+        self._logged[chunk] = entries[-1].head
+        return entries[last + 1 :] if last >= 0 or chunk not in self._logged else entries
+
+    def _write_link(self, entry: Entry) -> None:
+        link, owner = entry.message.link, entry.message.owner
+        fragment = self.node.fragment_of[link.chunk]
+        ranked = self.node.roster.ranked(self.node.chunks_of(fragment), link.due)[link.chunk]
+        self._record.write(
+            "link",
+            chunk=link.chunk,
+            fragment=fragment,
+            due=link.due,
+            head=entry.head.hex(),
+            owner=peer_id(owner),
+            rank=ranked.index(owner) if owner in ranked else -1,
+            payload_bytes=len(entry.payload),
+            contributors=[{"peer": peer_id(part.peer), "tokens": part.tokens} for part in link.parts],
+        )
+
+    def _connect_to_all(self) -> None:
+        """Keep a stream to everyone in the roster, and to nobody else."""
+        neighbours = self.node.roster.neighbours
+        for key, neighbour in neighbours.items():
+            if key != self.node.roster.key:
+                self.transport.connect(key, neighbour.record.addresses)
+        for key in self._connecting - neighbours.keys():
+            self.transport.forget(key)
+            self.connected.discard(key)
+        self._connecting = set(neighbours) - {self.node.roster.key}
+
+    async def stop(self) -> None:
+        """Say nothing more. Bounded in time."""
+        if self._discovery:
+            self._discovery.cancel()
+        await self.transport.close(flush=1.0)
+        if self._timer:
+            self._timer.cancel()

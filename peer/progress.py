@@ -1,0 +1,255 @@
+"""What a peer says about itself while it trains: rows for people or programs, metrics, and `summary.json` for the report.
+
+The summary is written whole every two seconds, so a peer that is killed leaves its last one behind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aggregation.fragments import Layout
+from peer import clock
+from peer.console import Console, PeerRow
+from peer.joining import Peer
+from peer.metrics import MetricsLog
+from peer.quantities import announce_needs
+from peer.record import WindowCounts
+from peer.sealing import chunks_of
+from peer.settings import Settings
+from peer.training import StepResult
+from protocol.manifest import Manifest, schedule_of
+
+ROW_EVERY: Final = 0.2
+SUMMARY_EVERY: Final = 2.0
+METRICS_EVERY: Final = 10
+"""Inner steps."""
+
+
+class Progress:
+    """One peer's voice. A context manager."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._console = None if settings.json else Console()
+        self._rows = self._summaries = 0.0
+        self._peer: Peer | None = None
+        self._tokens = 0
+        self._train_losses: list[float] = []
+        self._began = 0.0
+        self._model: dict[str, Any] = {}
+        self.loss_start = math.nan
+        """Nats per token on the held-out bytes before the first step."""
+        self._ending: dict[str, Any] = {"exit": "running", "outer_digest": None, "loss_end": None, "local": None}
+
+    def notice(self, text: str) -> None:
+        """A sentence for the user."""
+        if self._console:
+            self._console.event(text)
+        else:
+            self._line(event="notice", text=text)
+
+    def begin(self, manifest: Manifest, layout: Layout, peer: Peer | None, loss: float) -> None:
+        """Before the first step: say who we are and what this will need."""
+        self._peer, self.loss_start = peer, loss
+        self._model = _model(manifest, layout)
+        if self._console:
+            self._console.event(_needs(manifest, layout, peer))
+            if peer:
+                self._console.event(f"This peer is {peer.peer_id}.")
+        else:
+            self._line(event="start", peer_id=peer.peer_id if peer else self._settings.name, pid=os.getpid())
+        self._write_summary()
+
+    def step(self, swarm: Any, result: StepResult, metrics: MetricsLog) -> None:
+        """After an inner step."""
+        now = clock.monotonic()
+        self._began = self._began or now
+        self._tokens += result.tokens
+        if math.isfinite(result.loss):
+            self._train_losses = [*self._train_losses[:1], result.loss]
+        if swarm.own_step % METRICS_EVERY == 1:
+            values = {"train/loss": result.loss, "train/grad_norm": result.grad_norm, "train/tokens": self._tokens}
+            metrics.write(swarm.own_step, values)
+        if now >= self._rows + ROW_EVERY or swarm.finished:
+            self._rows = now
+            self._row(swarm, result.loss, now)
+        if now >= self._summaries + SUMMARY_EVERY:
+            self._summaries = now
+            self._write_summary()
+
+    def _row(self, swarm: Any, loss: float, now: float) -> None:
+        counts = self._counts()
+        sent, received = self._bytes()
+        row = PeerRow(
+            peer=self._settings.name,
+            step=getattr(swarm, "step", swarm.own_step),
+            loss=loss,
+            tokens_per_second=self._tokens / max(now - self._began, 1e-9),
+            merged=counts.merged,
+            late=counts.late,
+            skipped=counts.skipped,
+            bytes_sent=sent,
+            bytes_received=received,
+            utilization=self._utilization(),
+        )
+        if self._console:
+            self._console.update(row)
+        else:
+            values = {name: getattr(row, name) for name in PeerRow.__dataclass_fields__ if name != "peer"}
+            values["loss"] = loss if math.isfinite(loss) else None
+            self._line(event="row", inner_step=swarm.own_step, **values)
+
+    def end(self, local: float, outer: float | None, digest: bytes | None, *, finished: bool) -> None:
+        """The run is over for this peer. `local` and `outer` are losses on the held-out bytes."""
+        self._ending = {
+            "exit": "finished" if finished else "failed",
+            "outer_digest": digest.hex() if digest else None,
+            "loss_end": outer,
+            "local": local,
+        }
+        self._write_summary()
+        if self._console:
+            gap = f" The outer parameters have {outer:.3f}." if outer is not None and digest else ""
+            self._console.event(f"Held-out loss {self.loss_start:.3f} at the start, {local:.3f} now (nats per token).{gap}")
+        else:
+            self._line(event="end", exit=self._ending["exit"])
+
+    # What the report reads
+
+    def summary(self) -> dict[str, Any]:
+        """This peer's entry (docs/report.md)."""
+        peer = self._peer
+        counts, (sent, received) = self._counts(), self._bytes()
+        losses = self._train_losses
+        return {
+            "peer_id": peer.peer_id if peer else self._settings.name,
+            "exit": self._ending["exit"],
+            "inner_steps": peer.own_step if peer else self._tokens // max(1, self._step_tokens()),
+            "tokens": self._tokens,
+            "train_loss_first": losses[0] if losses else None,
+            "train_loss_last": losses[-1] if losses else None,
+            "windows": {name: getattr(counts, name) for name in WindowCounts.__dataclass_fields__},
+            "bytes_sent": sent,
+            "bytes_received": received,
+            "seconds": self._seconds(),
+            "utilization": self._utilization(),
+            "outer_digest": self._ending["outer_digest"],
+            "evaluation": {
+                "outer_loss_start": self.loss_start if math.isfinite(self.loss_start) else None,
+                "outer_loss_end": self._ending["loss_end"],
+                "local_loss_end": self._ending["local"],
+            },
+            "traffic": self._traffic(),
+            "model": self._model,
+        }
+
+    def _step_tokens(self) -> int:
+        return self._settings.batch * int(self._model.get("sequence", 1))
+
+    def _seconds(self) -> dict[str, float | None]:
+        if not self._peer:
+            total = clock.monotonic() - self._began if self._began else 0.0
+            return {"total": total, "training": total, "waiting": 0.0, "wait_max": 0.0, "merge_wait": None, "hook": 0.0}
+        times = self._peer.times
+        return {
+            "total": times.total,
+            "training": times.total - times.waiting,
+            "waiting": times.waiting,
+            "wait_max": times.wait_max,
+            "merge_wait": self._peer.merge_wait,
+            "hook": times.hook,
+        }
+
+    def _utilization(self) -> float:
+        """The share of the time since the first step in which training did not wait for the network."""
+        seconds = self._seconds()
+        total, training = seconds["total"] or 0.0, seconds["training"] or 0.0
+        return training / total if total > 0 else 1.0
+
+    def _counts(self) -> WindowCounts:
+        if not self._peer:
+            return WindowCounts()
+        over = self._ending["exit"] != "running"
+        return self._peer.record.counts(None if over else self._peer.own_step)
+
+    def _bytes(self) -> tuple[int, int]:
+        if not self._peer:
+            return 0, 0
+        traffic = self._peer.outer.transport.traffic
+        return traffic.written.total(), traffic.read.total()
+
+    def _traffic(self) -> dict[str, int]:
+        if not self._peer:
+            return {"payload_bytes": 0, "bytes_on_wire": 0, "repair_bytes": 0, "dht_bytes": 0, "peak_window_bytes": 0}
+        outer = self._peer.outer
+        written = outer.transport.traffic.written
+        return {
+            "payload_bytes": outer.window_bytes.total(),
+            "bytes_on_wire": written.total() - written["repair"],
+            "repair_bytes": written["repair"],
+            "dht_bytes": outer.dht_bytes,
+            "peak_window_bytes": max(outer.window_bytes.values(), default=0),
+        }
+
+    def _write_summary(self) -> None:
+        write_atomically(self._settings.out / "summary.json", json.dumps(self.summary(), indent=1))
+
+    def _line(self, **values: Any) -> None:
+        """One JSON line on stdout. A reader that is gone means that nobody waits for us: stop."""
+        sys.stdout.write(json.dumps(values) + "\n")
+        sys.stdout.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind and self._ending["exit"] == "running" and self._model:
+            self._ending["exit"] = "failed"
+            self._write_summary()
+        if self._console:
+            self._console.close()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file in one step, so that no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(path.suffix + ".part")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _model(manifest: Manifest, layout: Layout) -> dict[str, Any]:
+    offsets = schedule_of(manifest).offsets
+    return {
+        "parameters": layout.numel,
+        "fragments": [
+            {"index": f.index, "parameters": f.numel, "offset": offsets[f.index], "names": list(f.names)}
+            for f in layout.fragments
+        ],
+        "chunks": len(chunks_of(manifest, layout)),
+        "sequence": manifest.data.sequence,
+    }
+
+
+def _needs(manifest: Manifest, layout: Layout, peer: Peer | None) -> str:
+    sent = received = 0
+    if peer:
+        arithmetic = peer.arithmetic
+        peers = max(2, manifest.run.start_peers)
+        for chunk in peer.chunks:
+            contribution, result = arithmetic.contribution_bytes(chunk.index), arithmetic.result_bytes(chunk.index)
+            share = (peers - 1) / peers
+            sent += int(share * (contribution + result))
+            received += int(share * (contribution + result))
+    largest = max(fragment.numel for fragment in layout.fragments)
+    return announce_needs(
+        parameters=layout.numel, largest_fragment=largest, sent_per_round=sent, received_per_round=received
+    )

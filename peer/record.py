@@ -1,0 +1,88 @@
+"""What happened to every window at this peer: the one record that the report, the live table and the tests read.
+
+One JSON object a line in `record.jsonl`, flushed at once, so that what was known at a kill is still there. Both threads write.
+The kinds and their fields are in docs/report.md.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protocol.schedule import Window
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCounts:
+    """Windows that this peer opened, and what became of them. `opened` is the sum of the others, but for those in flight."""
+
+    opened: int = 0
+    merged: int = 0
+    """Every chunk mixed, none late."""
+    late: int = 0
+    """Every chunk mixed, some after their time."""
+    skipped: int = 0
+    """Some chunk not mixed (α = 1)."""
+
+
+@dataclass(slots=True)
+class _Fate:
+    own_step: int
+    mixed: set[int] = field(default_factory=set)
+    late: bool = False
+
+
+class Record:
+    """Appends to one file; counts windows."""
+
+    def __init__(self, path: Path, *, fragment_of: tuple[int, ...], overlap: int, late_steps: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+        self._fragment_of = fragment_of
+        self._patience = overlap + late_steps
+        self._fates: dict[Window, _Fate] = {}
+        self._sizes: dict[int, int] = defaultdict(int)
+        for fragment in fragment_of:
+            self._sizes[fragment] += 1
+
+    def write(self, kind: str, **values: Any) -> None:
+        """One line."""
+        line = json.dumps({"kind": kind, **values}, separators=(",", ":"))
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(line + "\n")
+                self._file.flush()
+
+    def opened(self, window: Window, own_step: int) -> None:
+        """A window was opened by the trainer after `own_step` inner steps."""
+        self._fates[window] = _Fate(own_step)
+        self.write("opened", fragment=window.fragment, due=window.due, own_step=own_step)
+
+    def mixed(self, chunk: int, due: int, late: int, power: int) -> None:
+        """A chunk's new anchor was mixed into the parameters."""
+        fate = self._fates.get(Window(self._fragment_of[chunk], due))
+        if fate:
+            fate.mixed.add(chunk)
+            fate.late |= late > 0
+        self.write("mixed", chunk=chunk, due=due, late=late, power=power)
+
+    def counts(self, own_step: int | None = None) -> WindowCounts:
+        """So far. Windows that may still merge count as opened only; with `own_step` None, the run is over."""
+        merged = late = skipped = 0
+        for window, fate in self._fates.items():
+            if len(fate.mixed) == self._sizes[window.fragment]:
+                late += fate.late
+                merged += not fate.late
+            elif own_step is None or own_step - fate.own_step > self._patience:
+                skipped += 1
+        return WindowCounts(len(self._fates), merged, late, skipped)
+
+    def close(self) -> None:
+        """No more lines."""
+        with self._lock:
+            self._file.close()

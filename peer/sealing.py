@@ -1,0 +1,77 @@
+"""Fixing a run's model and validation bytes by digest, and building the model that a manifest names.
+
+A manifest is sealed once, by whoever starts the run; everyone else checks what they built against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from aggregation.fragments import Chunk, Layout, num_blocks, partition
+from aggregation.initial import initialize, parameters_digest
+from peer.data import Corpus
+from peer.models import Decoder, preset
+from protocol.errors import UserError
+from protocol.manifest import Manifest, changed, sealed
+
+
+def build_model(manifest: Manifest) -> Decoder:
+    """The decoder of the manifest's preset with its initial parameters: the same bytes on every machine."""
+    if manifest.model.name == "custom":
+        right = "is a model of a program of its own: join it from there with potluck.join(model, …)"
+        raise UserError.field("model.name", "custom", right)
+    model = Decoder(preset(manifest.model.name), z_loss=manifest.training.z_loss)
+    initialize(model, manifest.run.seed, model.initial_stds())
+    return model
+
+
+def layout_of(manifest: Manifest, model: nn.Module) -> Layout:
+    """How the manifest cuts the model into fragments."""
+    section = manifest.schedule
+    return partition(model, fragments=section.fragments, pattern=section.pattern)  # type: ignore[arg-type]
+
+
+def chunks_of(manifest: Manifest, layout: Layout) -> tuple[Chunk, ...]:
+    """The chunks of all fragments, in order."""
+    return layout.chunks(manifest.codec.chunk, manifest.codec.block)
+
+
+def seal(manifest: Manifest, corpus: Corpus | None, model: nn.Module | None = None) -> Manifest:
+    """The manifest with model and validation bytes fixed. Without `model`, the preset's is built.
+
+    `corpus` is None for a run whose data is the joining programs' own business.
+    """
+    model = model or build_model(manifest)
+    layers = num_blocks(model)
+    manifest = changed(manifest, {"model.layers": layers}) if manifest.model.layers != layers else manifest
+    layout = layout_of(manifest, model)
+    return changed(
+        manifest,
+        {
+            "model.parameters": layout.numel,
+            "model.layout": layout.digest().hex(),
+            "model.initial": parameters_digest(model).hex(),
+            "data.validation": corpus.validation_sha256 if corpus else "0" * 64,
+            "data.name": corpus.name if corpus else "own",
+        },
+    )
+
+
+def check(manifest: Manifest, model: nn.Module, corpus: Corpus | None) -> Layout:
+    """The layout of `model`, if model and data are exactly those that the manifest fixes; UserError otherwise."""
+    assert sealed(manifest)
+    layout = layout_of(manifest, model)
+    built: list[tuple[str, Callable[[], str], str]] = [
+        ("model.layout", lambda: layout.digest().hex(), "the run's model has other parameters or fragments than this one"),
+        ("model.initial", lambda: parameters_digest(model).hex(), "the run starts from other initial parameters"),
+    ]
+    if corpus:
+        refusal = "the run holds out other validation bytes: use the data that the run names"
+        built.append(("data.validation", lambda: corpus.validation_sha256, refusal))
+    for name, value, refusal in built:
+        section, key = name.split(".")
+        if value() != (wanted := getattr(getattr(manifest, section), key)):
+            raise UserError(f"{name} = {value()}: must be {wanted}; {refusal}")
+    return layout

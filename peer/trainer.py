@@ -1,0 +1,244 @@
+"""`potluck peer`: our own trainer, a user of the public face like any other program.
+
+Finds the run, builds the model that its manifest names, trains it on text, says how it goes, and leaves behind
+`manifest.toml`, `metrics.jsonl`, `record.jsonl` and `summary.json` (docs/report.md) in the output folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from aggregation.fragments import Layout
+from peer import clock
+from peer.data import Batches, Corpus, load_corpus
+from peer.evaluation import evaluate
+from peer.joining import Peer, start
+from peer.metrics import MetricsLog
+from peer.models import Decoder
+from peer.network import Network, NetworkFailed
+from peer.parameters import ModuleParameters
+from peer.progress import Progress
+from peer.sealing import build_model, check, seal
+from peer.settings import Settings
+from peer.training import InnerConfig, make_optimizer, resolve_device, set_threads, train_step
+from protocol.errors import UserError
+from protocol.manifest import Manifest, sealed
+from protocol.manifest_toml import dumps
+
+log = logging.getLogger(__name__)
+
+DONE, FAILED = 0, 1
+NOT_FINITE_LIMIT: Final = 20
+"""Steps in a row without a finite loss, after which training is given up."""
+EVALUATION_TOKENS: Final = 16_384
+
+
+class Stopper:
+    """Set by SIGTERM and Ctrl-C: the loop ends at its next step. A second signal ends the process at once."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def __call__(self) -> bool:
+        return self._event.is_set()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle both signals while the context lasts."""
+
+        def stop(number: int, frame: object) -> None:
+            if self._event.is_set():
+                raise KeyboardInterrupt
+            self._event.set()
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is trained: the same with and without a swarm."""
+
+    manifest: Manifest
+    model: Decoder
+    corpus: Corpus
+    layout: Layout
+    device: torch.device
+
+    @property
+    def inner(self) -> InnerConfig:
+        """The inner optimizer's numbers, all from the manifest."""
+        section = self.manifest.training
+        return InnerConfig(
+            total_steps=self.manifest.run.steps,
+            lr=section.lr,
+            warmup_steps=section.warmup,
+            weight_decay=section.weight_decay,
+            betas=(section.beta1, section.beta2),
+            clip=section.clip,
+        )
+
+    def loss(self) -> float:
+        """Nats per token of the model as it is now, on the held-out bytes."""
+        sequence = self.manifest.data.sequence
+        return evaluate(self.model, self.corpus.validation, sequence=sequence, max_tokens=EVALUATION_TOKENS)
+
+
+class Alone:
+    """`--local-only`: the same training with no swarm and no outer optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
+        self.own_step = 0
+        self._steps = steps
+        optimizer.register_step_post_hook(self._after_step)
+
+    def _after_step(self, *_: object) -> None:
+        self.own_step += 1
+
+    @property
+    def finished(self) -> bool:
+        return self.own_step >= self._steps
+
+
+def run_peer(settings: Settings, *, manifest: Manifest | None, run: str | None, data: str | None) -> int:
+    """Train as one peer until the run ends or a signal comes; returns the exit code (0 done, 1 failed).
+
+    UserError for anything that does not fit the run.
+    """
+    stop = Stopper()
+    with Progress(settings) as progress, stop.installed():
+        set_threads(settings.threads)
+        if settings.local_only:
+            return _train_alone(settings, manifest, data, progress, stop)
+        try:
+            return _train_in_swarm(settings, manifest, run, data, progress, stop)
+        except NetworkFailed as error:
+            progress.notice(f"Stopped: {error}")
+            return FAILED
+
+
+def _prepare(settings: Settings, manifest: Manifest, data: str | None) -> Job:
+    """Load the text and build the model; UserError if they are not the run's."""
+    corpus = load_corpus(data or manifest.data.name)
+    device = resolve_device(settings.device)
+    model = build_model(manifest)
+    if manifest.data.sequence > model.config.context:
+        right = f"must be at most the context of the model ({model.config.context})"
+        raise UserError.field("data.sequence", manifest.data.sequence, right)
+    manifest = manifest if sealed(manifest) else seal(manifest, corpus, model)
+    layout = check(manifest, model, corpus)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    (settings.out / "manifest.toml").write_text(dumps(manifest))
+    return Job(manifest, model.to(device), corpus, layout, device)
+
+
+def _train_alone(
+    settings: Settings, manifest: Manifest | None, data: str | None, progress: Progress, stop: Stopper
+) -> int:
+    if manifest is None:
+        raise UserError("--local-only needs --manifest: there is nobody to ask for one")
+    job = _prepare(settings, manifest, data)
+    progress.begin(job.manifest, job.layout, None, job.loss())
+    optimizer = make_optimizer(job.model, job.inner)
+    alone = Alone(optimizer, job.manifest.run.steps)
+    key = settings.name.encode()
+    done = _loop(job, optimizer, alone, key, settings, progress, stop)
+    progress.end(job.loss(), job.loss() if done else None, None, finished=done)
+    return DONE if done else FAILED
+
+
+def _train_in_swarm(
+    settings: Settings,
+    manifest: Manifest | None,
+    run: str | None,
+    data: str | None,
+    progress: Progress,
+    stop: Stopper,
+) -> int:
+    network = Network(settings, progress.notice)
+    peer: Peer | None = None
+    try:
+        found = manifest or network.find_manifest(run, stop)
+        job = _prepare(settings, found, data)
+        optimizer = make_optimizer(job.model, job.inner)
+        tokens = settings.batch * job.manifest.data.sequence
+        parameters = ModuleParameters(job.model, job.layout)
+        peer = start(network, job.manifest, parameters, optimizer, tokens_per_step=tokens)
+        progress.begin(job.manifest, job.layout, peer, job.loss())
+        peer.gather(stop)
+        key = _data_key(settings, network)
+        done = _loop(job, optimizer, peer, key, settings, progress, stop)
+        _finish(job, peer, progress, done)
+        return DONE if done else FAILED
+    finally:
+        if peer:
+            peer.close()
+        network.close()
+
+
+def _data_key(settings: Settings, network: Network) -> bytes:
+    """What a peer's order of the data follows from: its key, or in lock-step its name, which two runs share."""
+    return settings.name.encode() if settings.lockstep else network.identity.key
+
+
+def _finish(job: Job, peer: Peer, progress: Progress, done: bool) -> None:
+    """Serve until the others have what we have, then evaluate the outer parameters."""
+    local = job.loss()
+    if not done:
+        progress.end(local, None, None, finished=False)
+        return
+    agreed = peer.linger()
+    if not agreed and not peer.alone:
+        progress.notice("Not every peer reported the final heads in time.")
+    digest = peer.write_outer(ModuleParameters(job.model, job.layout)) if not peer.alone else None
+    progress.end(local, job.loss(), digest, finished=True)
+
+
+def _loop(
+    job: Job,
+    optimizer: torch.optim.Optimizer,
+    swarm: Peer | Alone,
+    key: bytes,
+    settings: Settings,
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> bool:
+    """Train until the run ends; False if it was stopped before."""
+    sequence, config = job.manifest.data.sequence, job.inner
+    batches = Batches(job.corpus, seed=job.manifest.run.seed, peer=key, batch=settings.batch, sequence=sequence)
+    not_finite = 0
+    if isinstance(swarm, Peer):
+        swarm.begin()
+    with MetricsLog(settings.out / "metrics.jsonl") as metrics:
+        metrics.write(0, {"val/loss": progress.loss_start})
+        while not swarm.finished and not stop():
+            began = clock.monotonic()
+            result = train_step(job.model, optimizer, batches.at(swarm.own_step + not_finite), config, _rate_step(swarm))
+            not_finite = not_finite + 1 if result.skipped else 0
+            if not_finite >= NOT_FINITE_LIMIT:
+                progress.notice(f"The loss was not finite for {NOT_FINITE_LIMIT} steps in a row: giving up.")
+                return False
+            progress.step(swarm, result, metrics)
+            if settings.slowdown > 1:
+                time.sleep((clock.monotonic() - began) * (settings.slowdown - 1))
+        metrics.write(swarm.own_step, {"val/loss": job.loss()})
+    return swarm.finished
+
+
+def _rate_step(swarm: Peer | Alone) -> int:
+    """The learning rate follows the swarm step, which all peers share, not how fast this machine is."""
+    return swarm.step if isinstance(swarm, Peer) else swarm.own_step
+
