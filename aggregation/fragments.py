@@ -71,7 +71,7 @@ class Layout:
         return tuple(starts)
 
     def chunks(self, elements: int, block: int = 256) -> tuple[Chunk, ...]:
-        """Cuts every fragment into chunks of at most `elements` values, numbered over the model in fragment order.
+        """Cuts every fragment into even chunks of at most `elements` values, numbered over the model in fragment order.
 
         All but a fragment's last chunk hold whole quantization blocks of `block` values. A chunk ends with a whole
         row of a parameter where that costs at most a quarter of its length. Raises ValueError unless `elements` is a
@@ -85,9 +85,12 @@ class Layout:
     def _slices(self, fragment: Fragment, elements: int, block: int) -> Iterator[tuple[int, int, int]]:
         starts, start = self.starts(fragment.index), 0
         while start < fragment.numel:
-            stop = min(start + elements, fragment.numel)
+            left = fragment.numel - start
+            # Even pieces: a short last chunk would cost as many headers and signatures as a full one.
+            even = -(-left // -(-left // elements))
+            stop = min(start + -(-even // block) * block, fragment.numel)
             if stop < fragment.numel:
-                lowest = stop - elements // 4
+                lowest = stop - even // 4
                 ends = (end for end in range(stop, lowest, -block) if self._ends_row(fragment, starts, end))
                 stop = next(ends, stop)
             yield fragment.index, start, stop

@@ -167,17 +167,8 @@ class Daemon:
     async def close(self) -> None:
         """Stop p2pd, at the latest by SIGKILL after three seconds, and remove its sockets. May be called twice."""
         self._closing = True
-        try:
-            async with asyncio.timeout(_STOP_TIMEOUT):
-                await self.p2p.shutdown()
-        except TimeoutError:
-            log.warning("p2pd did not stop within %s s and was killed", _STOP_TIMEOUT)
-            with contextlib.suppress(ProcessLookupError):
-                self.p2p._child.kill()
+        await _stop(self.p2p)
         await asyncio.wait([self._watch], timeout=_STOP_TIMEOUT)
-        for address in (self.p2p._daemon_listen_maddr, self.p2p._client_listen_maddr):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(address["unix"])
         self._claim.release()
 
     async def _ask(
@@ -246,16 +237,44 @@ async def _start_with_retries(identity_path: Path, options: DaemonOptions) -> P2
 
 async def _create(identity_path: Path, options: DaemonOptions) -> P2P:
     only_loopback = all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in options.listen)
-    return await P2P.create(
-        initial_peers=None,
-        host_maddrs=options.listen,
-        announce_maddrs=options.announce or None,
-        identity_path=str(identity_path),
-        check_if_identity_free=False,
-        dht_mode="server" if options.dialable else "client",
-        auto_nat=not only_loopback,
-        nat_port_map=False,
-        use_relay=False,
-        use_auto_relay=False,
-        startup_timeout=options.start_timeout,
-    )
+    made: list[P2P] = []
+
+    class Recorded(P2P):  # type: ignore[misc]
+        """hivemind makes the object inside of `create`: without this, a failed start could not be cleaned up."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    try:
+        return await Recorded.create(
+            initial_peers=None,
+            host_maddrs=options.listen,
+            announce_maddrs=options.announce or None,
+            identity_path=str(identity_path),
+            check_if_identity_free=False,
+            dht_mode="server" if options.dialable else "client",
+            auto_nat=not only_loopback,
+            nat_port_map=False,
+            use_relay=False,
+            use_auto_relay=False,
+            startup_timeout=options.start_timeout,
+        )
+    except BaseException:
+        for p2p in made:
+            await _stop(p2p)
+        raise
+
+
+async def _stop(p2p: P2P) -> None:
+    """End the child, by SIGKILL if need be, and remove both sockets."""
+    try:
+        async with asyncio.timeout(_STOP_TIMEOUT):
+            await p2p.shutdown()
+    except TimeoutError:
+        log.warning("p2pd did not stop within %s s and was killed", _STOP_TIMEOUT)
+        with contextlib.suppress(ProcessLookupError):
+            p2p._child.kill()
+    for address in (p2p._daemon_listen_maddr, p2p._client_listen_maddr):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(address["unix"])

@@ -60,7 +60,9 @@ def bootstrap(
     join: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="Other entry nodes.")] = (),
     listen: Annotated[str, Parameter(help="Address to listen at.", show_default=True)] = "/ip4/0.0.0.0/tcp/4001",
     announce: Annotated[str | None, Parameter(help="Address that others shall dial, if it is another.")] = None,
-    identity: Annotated[Path, Parameter(help="File of the private key.", show_default=True)] = Path("potluck-out/bootstrap.key"),
+    identity: Annotated[Path, Parameter(help="File of the private key.", show_default=True)] = Path(
+        "potluck-out/bootstrap.key"
+    ),
     json: Annotated[bool, Parameter(help="Report as JSON lines.")] = False,
 ) -> int:
     """Run an entry node: where peers meet, and where a run's manifest is found."""

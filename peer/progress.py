@@ -57,6 +57,7 @@ class Progress:
     def begin(self, manifest: Manifest, layout: Layout, peer: Peer | None, loss: float) -> None:
         """Before the first step: say who we are and what this will need."""
         self._peer, self.loss_start = peer, loss
+        self._began = clock.monotonic()
         self._model = _model(manifest, layout)
         if self._console:
             self._console.event(_needs(manifest, layout, peer))
@@ -69,7 +70,6 @@ class Progress:
     def step(self, swarm: Any, result: StepResult, metrics: MetricsLog) -> None:
         """After an inner step."""
         now = clock.monotonic()
-        self._began = self._began or now
         self._tokens += result.tokens
         if math.isfinite(result.loss):
             self._train_losses = [*self._train_losses[:1], result.loss]
@@ -90,7 +90,7 @@ class Progress:
             peer=self._settings.name,
             step=getattr(swarm, "step", swarm.own_step),
             loss=loss,
-            tokens_per_second=self._tokens / max(now - self._began, 1e-9),
+            tokens_per_second=self._tokens / max(self._seconds()["total"] or 0.0, 1e-3),
             merged=counts.merged,
             late=counts.late,
             skipped=counts.skipped,

@@ -33,6 +33,8 @@ S = TypeVar("S")
 
 MAX_ASIDE = 16
 """Links of a losing branch that a chunk holds; a longer one is fetched as a whole state when it wins."""
+MAX_EARLY = 4
+"""Links that a chunk holds because they came before their parent."""
 
 
 class Arithmetic(Protocol[S]):
@@ -86,6 +88,8 @@ class Chain(Generic[S]):
     kept: deque[Entry] = field(default_factory=deque)
     aside: list[Entry] = field(default_factory=list)
     """A branch from `base` that is not greater than the tip yet: it may become so by its next link."""
+    early: dict[bytes, Entry] = field(default_factory=dict)
+    """By parent: links that overtook it on their way."""
 
     @property
     def head(self) -> bytes:
@@ -94,6 +98,12 @@ class Chain(Generic[S]):
     @property
     def order(self) -> tuple[int, bytes]:
         return self.newest.order if self.newest else (0, self.base_head)
+
+    @property
+    def next_early(self) -> bytes | None:
+        """The head, of the tip or of the branch aside, that an early link is a child of."""
+        heads = [self.head, *(entry.head for entry in self.aside[-1:])]
+        return next((head for head in heads if head in self.early), None)
 
     @property
     def due(self) -> int:
@@ -177,15 +187,26 @@ class Ledger(Generic[S]):
     def adopt(self, message: LinkMessage, payload: bytes) -> Adoption:
         """Take a link if the order and our state allow; ProtocolError if it is not a valid link at all."""
         entry = self._checked(message, payload)
-        chain, link = self.chains[message.link.chunk], message.link
-        self._digest = None
+        chain = self.chains[message.link.chunk]
         if entry.head == chain.head:
             return Adoption.OLD
+        adoption = self._place(chain, entry)
+        if adoption is Adoption.MISSING:
+            chain.early.pop(next(iter(chain.early)) if len(chain.early) >= MAX_EARLY else b"", None)
+            chain.early[message.link.parent] = entry
+            return adoption
+        followed = self._follow(chain)
+        return followed if adoption is Adoption.OLD or followed is Adoption.REPLACED else adoption
+
+    def _place(self, chain: Chain[S], entry: Entry) -> Adoption:
+        link = entry.message.link
         if link.parent == chain.head:
             return self._extend(chain, entry)
         if chain.newest is not None and link.parent == chain.base_head:
+            _check_sibling(chain, link)
             branch = [entry]
         elif chain.aside and link.parent == chain.aside[-1].head:
+            _check_follows(link, chain.aside[-1].message.link)
             branch = [*chain.aside, entry]
         else:
             return Adoption.OLD if entry.order <= chain.order else Adoption.MISSING
@@ -194,28 +215,52 @@ class Ledger(Generic[S]):
             return Adoption.OLD
         return self._switch(chain, branch)
 
+    def _follow(self, chain: Chain[S]) -> Adoption:
+        """The tip or the branch aside grew: links that overtook it follow now. A bad one among them is dropped."""
+        self._digest = None
+        result = Adoption.OLD
+        while (parent := chain.next_early) is not None:
+            entry = chain.early.pop(parent)
+            try:
+                adoption = self._place(chain, entry)
+            except ProtocolError:
+                continue
+            if adoption is Adoption.REPLACED or (adoption is Adoption.EXTENDED and result is Adoption.OLD):
+                result = adoption
+        return result
+
     def _switch(self, chain: Chain[S], branch: list[Entry]) -> Adoption:
-        """Step back to the base and take a greater branch that starts there."""
-        if self._arithmetic.digest(chain.base) != branch[0].message.link.state:
-            return Adoption.WRONG_STATE
-        chain.newest, chain.aside = branch[0], []
-        for entry in branch[1:]:
-            if self._extend(chain, entry) is Adoption.WRONG_STATE:
+        """Step back to the base and take a greater branch that starts there: all of it or nothing."""
+        states = [chain.base]
+        for entry in branch:
+            if self._arithmetic.digest(states[-1]) != entry.message.link.state:
                 return Adoption.WRONG_STATE
+            states.append(self._after(states[-1], entry))
+        for entry in branch[:-1]:
+            self._keep(chain, entry)
+            chain.base_head = entry.head
+        chain.base, chain.newest, chain.aside = states[-2], branch[-1], []
         return Adoption.REPLACED
 
     def _extend(self, chain: Chain[S], entry: Entry) -> Adoption:
         link = entry.message.link
-        if link.due <= chain.due or link.cumulative != chain.order[0] + link.weight:
-            raise ProtocolError("link does not follow from its parent")
+        _check_follows(link, chain.newest.message.link if chain.newest else None)
         tip = self.tip(link.chunk)
         if self._arithmetic.digest(tip) != link.state:
             return Adoption.WRONG_STATE
+        self._after(tip, entry)
         if chain.newest is not None:
             self._keep(chain, chain.newest)
             chain.base, chain.base_head, chain.aside = tip, chain.newest.head, []
         chain.newest = entry
         return Adoption.EXTENDED
+
+    def _after(self, state: S, entry: Entry) -> S:
+        """The state after a link; a link that leads to values that are not finite is no link."""
+        try:
+            return self._arithmetic.apply(entry.message.link.chunk, state, entry.payload)
+        except ValueError as error:
+            raise ProtocolError("a link that leads out of the numbers' range") from error
 
     def adopt_state(self, message: StateMessage, bulk: bytes) -> bool:
         """Take a whole state: the link, and the anchor and momentum below it, proven by the digest that the link names.
@@ -235,16 +280,19 @@ class Ledger(Generic[S]):
             raise ProtocolError("bad state bytes") from error
         if self._arithmetic.digest(state) != message.link.state:
             raise ProtocolError("state does not have the digest that the link names")
+        self._after(state, entry)
         chain = self.chains[chunk]
-        self._digest = None
         if entry.order < chain.order:
             return False
         chain.base, chain.base_head, chain.newest, chain.aside = state, message.link.parent, entry, []
         self._forget(chain)
+        self._follow(chain)
         return True
 
     def after(self, chunk: int, have: Sequence[bytes], limit: int) -> list[Entry]:
         """At most `limit` of our links after the newest of `have` that we know, in order; empty if we know none."""
+        if self.chains[chunk].head in have:
+            return []
         entries = self.recent(chunk, len(self.chains[chunk].kept) + 1)
         for index in reversed(range(len(entries))):
             if entries[index].message.link.parent in have:
@@ -294,3 +342,21 @@ class Ledger(Generic[S]):
     def _forget(self, chain: Chain[S]) -> None:
         self._kept_bytes -= sum(len(entry.payload) for entry in chain.kept)
         chain.kept.clear()
+
+
+def _check_follows(link: Link, parent: Link | None) -> None:
+    """ProtocolError unless depth, due step and weights are those of a child of `parent` (None: genesis)."""
+    depth, due, cumulative = (parent.depth, parent.due, parent.cumulative) if parent else (0, 0, 0)
+    if link.depth != depth + 1 or link.due <= due or link.cumulative != cumulative + link.weight:
+        raise ProtocolError("link does not follow from its parent")
+
+
+def _check_sibling(chain: Chain[Any], link: Link) -> None:
+    """The same for a link beside the newest one, whose parent may no longer be kept."""
+    assert chain.newest is not None
+    twin = chain.newest.message.link
+    known = bool(chain.kept) and chain.kept[-1].head == chain.base_head
+    due = chain.kept[-1].message.link.due if known else 0
+    before = twin.cumulative - twin.weight
+    if link.depth != twin.depth or link.due <= due or link.cumulative - link.weight != before:
+        raise ProtocolError("link does not follow from its parent")

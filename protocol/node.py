@@ -240,7 +240,7 @@ class Node:
             if donor:
                 self.repair.want(donor, chunk, have, now)
         elif adoption is not Adoption.OLD:
-            links = max(1, message.link.depth - depth)
+            links = max(1, self.ledger.known_parent(chunk)[0] - depth)
             self._after_adoption(chunk, links, adoption is Adoption.EXTENDED, now)
 
     def _another(self, message: LinkMessage) -> bytes | None:
@@ -251,7 +251,7 @@ class Node:
         self._window_of(message.link.chunk, message.link.due)
         depth = self.ledger.known_parent(message.link.chunk)[0]
         if self.ledger.adopt_state(message, bulk):
-            links = max(0, message.link.depth - depth)
+            links = max(0, self.ledger.known_parent(message.link.chunk)[0] - depth)
             self._after_adoption(message.link.chunk, links, links > 0, now)
 
     def _after_adoption(self, chunk: int, links: int, mix: bool, now: float) -> None:
@@ -360,7 +360,8 @@ class Node:
     def all_finished(self) -> bool:
         """Whether every live peer has finished with our heads: nothing is left to serve."""
         heads = self.ledger.digest()
-        statuses = [self.roster.neighbours[peer].status for peer in self.roster.live()]
+        neighbours = (self.roster.neighbours[peer] for peer in self.roster.live())
+        statuses = [neighbour.status for neighbour in neighbours if neighbour.record.role != "serve"]
         return all(status and status.phase >= FINISHED and status.heads == heads for status in statuses)
 
     def take(self) -> list[Command]:

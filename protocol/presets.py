@@ -23,7 +23,7 @@ PRESETS: Mapping[str, Manifest] = {
             "schedule.sync_every": 24,
             "schedule.overlap": 8,
             "schedule.fragments": 4,
-            "codec.chunk": 16_384,
+            "codec.chunk": 65_536,
             "training.lr": 3e-3,
             "training.warmup": 20,
         },

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.commands.manifests import read_manifest
+from peer.commands.manifests import read_manifest, seal_with
 from peer.commands.reader import reader_gone
 from protocol.errors import UserError
 from protocol.manifest import Manifest, encode, run_id, sealed
@@ -49,11 +49,7 @@ def _manifest_to_publish(options: EntryOptions) -> Manifest | None:
         return manifest
     if manifest.model.name == "custom":
         raise UserError("model.name = 'custom': the run's own program must seal the manifest first")
-
-    from peer.data import load_corpus
-    from peer.sealing import seal
-
-    return seal(manifest, load_corpus(options.data or manifest.data.name))
+    return seal_with(manifest, options.data)
 
 
 async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:

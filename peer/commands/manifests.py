@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from protocol.errors import UserError
@@ -55,7 +56,12 @@ def with_model(manifest: Manifest, name: str) -> Manifest:
     return changed(manifest, {"model.name": name, "model.layers": config.layers, "data.sequence": sequence})
 
 
-def data_name(spec: str) -> str:
-    """The name that a manifest gives to the text `spec`: that of the first path, in the characters allowed there."""
-    name = Path(spec.split(":")[0]).name
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:64] or "text"
+def seal_with(manifest: Manifest, spec: str | None) -> Manifest:
+    """The manifest with model and validation bytes fixed by digest, for the text `spec` (default: its own)."""
+    from peer.data import load_corpus
+    from peer.sealing import seal
+
+    corpus = load_corpus(spec or manifest.data.name)
+    # A manifest allows fewer characters than a file system does.
+    named = replace(corpus, name=re.sub(r"[^A-Za-z0-9._-]", "_", corpus.name)[:64])
+    return seal(changed(manifest, UNSEALED), named)

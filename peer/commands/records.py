@@ -53,6 +53,7 @@ class PeerTraffic(msgspec.Struct, frozen=True):
     bytes_on_wire: int = 0
     repair_bytes: int = 0
     dht_bytes: int | None = None
+    peak_window_bytes: int = 0
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -127,6 +128,14 @@ class Missed(msgspec.Struct, frozen=True, tag_field="kind", tag="missed"):
     reason: str
 
 
+class MissedWhole(msgspec.Struct, frozen=True, tag_field="kind", tag="missed_whole"):
+    """The peer did not open the window at all."""
+
+    fragment: int
+    due: int
+    reason: str
+
+
 class Contributed(msgspec.Struct, frozen=True, tag_field="kind", tag="contributed"):
     """The peer sent a contribution, of `payload_bytes` packed."""
 
@@ -136,7 +145,7 @@ class Contributed(msgspec.Struct, frozen=True, tag_field="kind", tag="contribute
     payload_bytes: int
 
 
-Event = Opened | Link | Mixed | TooLate | Missed | Contributed
+Event = Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed
 _DECODER = msgspec.json.Decoder(Event)
 
 

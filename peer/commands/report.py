@@ -66,15 +66,13 @@ def model_shape(manifest: Manifest) -> ModelShape:
     """The shape of a manifest's model, without allocating it."""
     import torch
 
-    from aggregation.fragments import Pattern, partition
     from peer.models import Decoder, preset
+    from peer.sealing import chunks_of, layout_of
     from protocol.manifest import schedule_of
 
     with torch.device("meta"):
-        module = Decoder(preset(manifest.model.name))
-    pattern: Pattern = manifest.schedule.pattern  # type: ignore[assignment]  # the manifest's rules allow no other
-    layout = partition(module, fragments=manifest.schedule.fragments, pattern=pattern)
-    chunks = layout.chunks(manifest.codec.chunk, manifest.codec.block)
+        layout = layout_of(manifest, Decoder(preset(manifest.model.name)))
+    chunks = chunks_of(manifest, layout)
     offsets = schedule_of(manifest).offsets
     parts = tuple(FragmentEntry(part.index, part.numel, offsets[part.index], part.names) for part in layout.fragments)
     return ModelShape(ModelEntry(layout.numel, parts, len(chunks)), tuple(chunk.fragment for chunk in chunks))

@@ -22,7 +22,9 @@ def traffic_entry(accounts: Sequence[Account], summaries: Sequence[Summary], par
     exchange = full_exchange_bytes(parameters, len(summaries))
     data_parallel = round(exchange * sum(summary.inner_steps for summary in summaries))
     sent = sent_by_window(accounts)
-    formula, peak = sum(sent.values()), max(sent.values(), default=0)
+    formula = sum(sent.values())
+    # What a peer measured is more where it had to send twice; what follows from the links is newer where it was killed.
+    peak = max([*sent.values(), *(summary.traffic.peak_window_bytes for summary in summaries)], default=0)
     dht = [summary.traffic.dht_bytes for summary in summaries if summary.traffic.dht_bytes is not None]
     return TrafficEntry(
         payload_bytes=sum(summary.traffic.payload_bytes for summary in summaries),
@@ -60,7 +62,7 @@ def sent_by_window(accounts: Sequence[Account]) -> Counter[tuple[str, int, int]]
 
 
 def _all_links(accounts: Sequence[Account]) -> dict[str, Link]:
-    return {link.head: link for one in accounts for link in one.links.values()}
+    return {head: link for one in accounts for head, link in one.adopted.items()}
 
 
 def _contribution_bytes(accounts: Sequence[Account], link: Link, peer_id: str) -> int:

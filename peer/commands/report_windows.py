@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from peer.commands.records import Contributed, Event, Link, Missed, Mixed, Opened, TooLate
+from peer.commands.records import Contributed, Event, Link, Missed, MissedWhole, Mixed, Opened, TooLate
 from peer.commands.report_format import ChunkCounts, Contributor, Exit, Skip, WindowEntry
 from protocol.schedule import Window
 
@@ -29,16 +29,18 @@ class Account:
     opened: frozenset[Window]
     links: Mapping[Place, Link]
     """The last adopted link of each place: an earlier one of the same place lost against it."""
-    adopted: frozenset[str]
-    """All heads that the peer ever adopted."""
+    adopted: Mapping[str, Link]
+    """All links that the peer ever adopted, by head."""
     mixed: frozenset[Place]
     too_late: frozenset[Place]
     missed: Mapping[Place, str]
-    contributed: Mapping[Place, Contributed] = field(default_factory=dict)
+    missed_whole: Mapping[Window, str]
+    contributed: Mapping[Place, Contributed]
 
     def was_there(self, window: Window) -> bool:
         """Whether the peer was running when the window was due."""
-        return self.exit == "finished" or window.due <= self.last_step or window in self.opened
+        seen = window in self.opened or window in self.missed_whole
+        return seen or self.exit == "finished" or window.due <= self.last_step
 
 
 def account(index: int, peer_id: str, exit: Exit, last_step: int, events: Sequence[Event]) -> Account:
@@ -51,10 +53,11 @@ def account(index: int, peer_id: str, exit: Exit, last_step: int, events: Sequen
         last_step=last_step,
         opened=frozenset(Window(event.fragment, event.due) for event in events if isinstance(event, Opened)),
         links={(link.chunk, link.due): link for link in links},
-        adopted=frozenset(link.head for link in links),
+        adopted={link.head: link for link in links},
         mixed=frozenset((event.chunk, event.due) for event in events if isinstance(event, Mixed)),
         too_late=frozenset((event.chunk, event.due) for event in events if isinstance(event, TooLate)),
         missed={(event.chunk, event.due): event.reason for event in events if isinstance(event, Missed)},
+        missed_whole={Window(e.fragment, e.due): e.reason for e in events if isinstance(e, MissedWhole)},
         contributed={(event.chunk, event.due): event for event in events if isinstance(event, Contributed)},
     )
 
@@ -128,6 +131,8 @@ def _reason(one: Account, window: Window, place: Place, links: Mapping[Place, Li
         return one.missed[place]
     if place in one.too_late:
         return "came too late to mix; only the anchor moved"
+    if window in one.missed_whole:
+        return one.missed_whole[window]
     if one.exit != "finished" and place not in one.links:
         return one.exit
     if place not in links:

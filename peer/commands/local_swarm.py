@@ -1,0 +1,247 @@
+"""A swarm of real processes on this machine: started, watched, hurt on purpose, and ended.
+
+One task reads each peer's JSON lines, shows them, and does the faults that they are due for. A watchdog ends a swarm in
+which nobody gets anywhere. Whatever happens, no process is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peer import clock
+from peer.commands.faults import Faults
+from peer.commands.processes import Child
+from peer.commands.records import RECORD, SUMMARY
+from peer.commands.report import Outcome
+from peer.console import Console, PeerRow
+
+STALL_SECONDS = 120.0
+"""A swarm in which nobody makes a step for so long is ended."""
+START_SECONDS = 240.0
+"""The same before the first step: importing and gathering takes long where many peers share few cores."""
+READY_SECONDS = 60.0
+_ROW_FIELDS = tuple(name for name in PeerRow.__dataclass_fields__ if name != "peer")
+
+
+class SwarmFailed(Exception):
+    """The swarm could not go on; the sentence says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmPlan:
+    """What to start. The manifest is a file, so that all processes read the same."""
+
+    out: Path
+    manifest: Path
+    num_peers: int
+    data: str | None = None
+    lockstep: bool = False
+    local_only: bool = False
+    faults: Faults = field(default_factory=Faults)
+
+    def folder(self, peer: int) -> Path:
+        """Where a peer keeps everything."""
+        return self.out / f"peer-{peer}"
+
+    def bootstrap_arguments(self) -> list[str]:
+        """The command line of the entry node."""
+        identity = self.out / "bootstrap" / "identity"
+        listen = "/ip4/127.0.0.1/tcp/0"
+        flags = ["--manifest", str(self.manifest), "--listen", listen, "--identity", str(identity)]
+        return ["bootstrap", "--json", *flags]
+
+    def peer_arguments(self, peer: int, join: Sequence[str]) -> list[str]:
+        """The command line of a peer."""
+        flags = ["--manifest", str(self.manifest), "--out", str(self.folder(peer)), "--name", f"peer-{peer}"]
+        flags += ["--threads", "1", "--device", "cpu", "--slowdown", str(self.faults.slowdown(peer))]
+        flags += ["--data", self.data] if self.data else []
+        flags += ["--lockstep"] if self.lockstep else []
+        flags += ["--local-only"] if self.local_only else ["--join", *join]
+        return ["peer", "--json", *flags]
+
+
+@dataclass
+class PeerState:
+    """One peer as its parent sees it."""
+
+    index: int
+    child: Child
+    peer_id: str = ""
+    step: int = 0
+    inner_step: int = 0
+    finished: bool = False
+    killed: bool = False
+    frozen: bool = False
+    faults_done: set[object] = field(default_factory=set)
+
+
+class LocalSwarm:
+    """Runs a plan once: `await LocalSwarm(plan, console).run()`, then `outcomes()`."""
+
+    def __init__(self, plan: SwarmPlan, console: Console) -> None:
+        self.peers: list[PeerState] = []
+        self._plan = plan
+        self._console = console
+        self._children: list[Child] = []
+        self._thaws: set[asyncio.Task[None]] = set()
+        self._progress = clock.monotonic()
+        self._width = len(str(plan.num_peers - 1))
+
+    async def run(self) -> None:
+        """Until every peer has ended. SwarmFailed if the swarm cannot go on."""
+        try:
+            join = [] if self._plan.local_only else await self._start_bootstrap()
+            await asyncio.gather(*(self._start_peer(index, join) for index in range(self._plan.num_peers)))
+            await self._watch()
+        finally:
+            await self._stop_all()
+
+    def outcomes(self) -> list[Outcome]:
+        """How each peer ended, in order."""
+        return [
+            Outcome(
+                index=peer.index,
+                folder=self._plan.folder(peer.index),
+                peer_id=peer.peer_id,
+                exit="killed" if peer.killed else "finished" if _succeeded(peer) else "failed",
+                last_step=peer.step,
+            )
+            for peer in sorted(self.peers, key=lambda peer: peer.index)
+        ]
+
+    def faults_left(self) -> list[object]:
+        """Kills and freezes that never became due, because their peer had ended before."""
+        done = {fault for peer in self.peers for fault in peer.faults_done}
+        return [fault for fault in (*self._plan.faults.kills, *self._plan.faults.freezes) if fault not in done]
+
+    # Starting and ending
+
+    async def _start_bootstrap(self) -> list[str]:
+        child = await self._start("bootstrap", self._plan.bootstrap_arguments(), self._plan.out / "bootstrap")
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                async for event in child.events():
+                    if event.get("event") == "ready":
+                        return list(event["addresses"])
+        except TimeoutError:
+            raise SwarmFailed(f"The bootstrap server was not ready within {READY_SECONDS:g} s.") from None
+        raise SwarmFailed(f"The bootstrap server ended at once:\n{child.last_words()}")
+
+    async def _start_peer(self, index: int, join: Sequence[str]) -> None:
+        folder = self._plan.folder(index)
+        for left in (folder / SUMMARY, folder / RECORD, folder / "metrics.jsonl"):
+            left.unlink(missing_ok=True)  # of an earlier run in the same directory
+        child = await self._start(self._label(index), self._plan.peer_arguments(index, join), folder)
+        self.peers.append(PeerState(index, child))
+
+    async def _start(self, name: str, arguments: Sequence[str], folder: Path) -> Child:
+        child = await Child.start(name, arguments, folder / "stderr.log")
+        self._children.append(child)
+        return child
+
+    async def _stop_all(self) -> None:
+        for task in self._thaws:
+            task.cancel()
+        await asyncio.gather(*(child.stop() for child in reversed(self._children)))
+
+    # Watching
+
+    async def _watch(self) -> None:
+        self._progress = clock.monotonic()
+        tasks = [asyncio.create_task(self._follow(peer)) for peer in self.peers]
+        watchdog = asyncio.create_task(self._watchdog())
+        try:
+            everyone = asyncio.gather(*tasks)
+            await asyncio.wait({everyone, watchdog}, return_when=asyncio.FIRST_COMPLETED)
+            await (watchdog if watchdog.done() else everyone)
+        finally:
+            for task in (*tasks, watchdog):
+                task.cancel()
+            await asyncio.gather(*tasks, watchdog, return_exceptions=True)
+
+    async def _follow(self, peer: PeerState) -> None:
+        async for event in peer.child.events():
+            self._take(peer, event)
+        await peer.child.wait()
+        if not peer.killed and not _succeeded(peer):
+            self._failed(peer)
+
+    def _failed(self, peer: PeerState) -> None:
+        words = peer.child.last_words()
+        text = f"{self._label(peer.index)} failed with exit code {peer.child.returncode}.\n{words}".rstrip()
+        if not any(other.step for other in self.peers):
+            raise SwarmFailed(f"{text}\nNobody had trained yet, and the others would wait for it.")
+        self._console.event(text)
+
+    def _take(self, peer: PeerState, event: dict[str, Any]) -> None:
+        match event.get("event"):
+            case "start":
+                peer.peer_id = str(event["peer_id"])
+                self._progress = clock.monotonic()
+            case "row":
+                self._take_row(peer, event)
+            case "notice":
+                self._console.event(f"{self._label(peer.index)}: {event['text']}")
+            case "end":
+                peer.finished = event["exit"] == "finished"
+                self._progress = clock.monotonic()
+
+    def _take_row(self, peer: PeerState, event: dict[str, Any]) -> None:
+        if event["inner_step"] > peer.inner_step:
+            self._progress = clock.monotonic()
+        peer.step, peer.inner_step = event["step"], event["inner_step"]
+        values = {name: event[name] for name in _ROW_FIELDS if name in event}
+        self._console.update(PeerRow(peer=self._label(peer.index), **values))
+        self._do_faults(peer)
+
+    async def _watchdog(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            frozen = any(peer.frozen for peer in self.peers)
+            limit = STALL_SECONDS if any(peer.step for peer in self.peers) else START_SECONDS
+            if frozen:
+                self._progress = clock.monotonic()
+            elif clock.monotonic() - self._progress > limit:
+                steps = ", ".join(f"{self._label(peer.index)} at step {peer.step}" for peer in self.peers)
+                raise SwarmFailed(f"Nobody made a step for {limit:g} s: {steps}. The swarm was stopped.")
+
+    # Faults
+
+    def _do_faults(self, peer: PeerState) -> None:
+        for kill in self._plan.faults.kills:
+            if kill.peer == peer.index and peer.step >= kill.step and kill not in peer.faults_done:
+                peer.faults_done.add(kill)
+                peer.killed = True
+                peer.child.kill()
+                self._console.event(f"{self._label(peer.index)}: killed at step {peer.step}")
+        for freeze in self._plan.faults.freezes:
+            due = freeze.peer == peer.index and peer.step >= freeze.step and freeze not in peer.faults_done
+            if due and not peer.killed and not peer.frozen:
+                peer.faults_done.add(freeze)
+                self._freeze(peer, freeze.seconds)
+
+    def _freeze(self, peer: PeerState, seconds: float) -> None:
+        peer.frozen = True
+        peer.child.signal_group(signal.SIGSTOP)
+        self._console.event(f"{self._label(peer.index)}: frozen at step {peer.step} for {seconds:g} s")
+        task = asyncio.create_task(self._thaw_after(peer, seconds))
+        self._thaws.add(task)
+        task.add_done_callback(self._thaws.discard)
+
+    async def _thaw_after(self, peer: PeerState, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        peer.child.signal_group(signal.SIGCONT)
+        peer.frozen = False
+        self._console.event(f"{self._label(peer.index)}: goes on")
+
+    def _label(self, index: int) -> str:
+        return f"peer {index:>{self._width}}"
+
+
+def _succeeded(peer: PeerState) -> bool:
+    return peer.finished and peer.child.returncode == 0

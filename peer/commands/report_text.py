@@ -1,0 +1,147 @@
+"""What a local swarm says to people: what it is about to do, and at the end what was averaged and what that saved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console as Terminal
+from rich.table import Table
+from rich.text import Text
+
+from peer.commands.local_swarm import SwarmPlan
+from peer.commands.report import ModelShape
+from peer.commands.report_format import PeerEntry, Report
+from peer.quantities import announce_needs, format_bytes, format_count
+from protocol.manifest import Manifest, run_id
+
+_COLUMNS = (
+    "peer",
+    "end",
+    "steps",
+    "loss",
+    "merged",
+    "late",
+    "skipped",
+    "sent",
+    "received",
+    "waited",
+    "utilization",
+    "digest",
+)
+
+
+def needs_text(manifest: Manifest, shape: ModelShape, plan: SwarmPlan) -> str:
+    """What is going to happen, and what each peer and this machine need for it."""
+    model, schedule = shape.entry, manifest.schedule
+    largest = max(fragment.parameters for fragment in model.fragments)
+    entry = "no swarm" if plan.local_only else "a bootstrap server"
+    lines = [
+        f"Run {manifest.run.name} {run_id(manifest).hex()[:12]}: {plan.num_peers} peers and {entry} on this machine, "
+        f"{manifest.run.steps} steps of the model {manifest.model.name} on {manifest.data.name}.",
+        f"{schedule.fragments} fragments in {model.chunks} chunks, each averaged every {schedule.sync_every} steps and "
+        f"merged {schedule.overlap} steps later with α = {manifest.merge.mixing:g}."
+        if not plan.local_only
+        else "Nothing is averaged.",
+        f"Everything that the processes write is in {plan.out}.",
+    ]
+    sent = 0 if plan.local_only else round(_packed(manifest, shape) * 2 * (plan.num_peers - 1) / plan.num_peers)
+    needs = announce_needs(
+        parameters=model.parameters, largest_fragment=largest, sent_per_round=sent, received_per_round=sent
+    )
+    return "\n".join([*lines, needs.replace("This run needs", "Each peer needs")])
+
+
+def _packed(manifest: Manifest, shape: ModelShape) -> float:
+    """Mean bytes of one model's contributions and of its results, packed."""
+    sizes = {"e3m0": 0.5 + 1 / manifest.codec.block, "fp32": 4.0}
+    return shape.entry.parameters * (sizes[manifest.codec.contributions] + sizes[manifest.codec.results]) / 2
+
+
+def report_text(report: Report, path: Path) -> str:
+    """The final table, and the report in a few sentences."""
+    return "\n".join([_rendered(_table(report)), *_sentences(report), f"The report is in {path}."])
+
+
+def _rendered(table: Table) -> str:
+    """As text with colours on a terminal, and plain, in lines that are never broken, elsewhere."""
+    terminal = Terminal() if sys.stdout.isatty() else Terminal(width=200, color_system=None)
+    with terminal.capture() as capture:
+        terminal.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in _COLUMNS:
+        table.add_column(heading, justify="left" if heading in ("peer", "end", "digest") else "right", no_wrap=True)
+    for peer in report.peers:
+        table.add_row(*map(Text, _cells(peer)))
+    return table
+
+
+def _cells(peer: PeerEntry) -> tuple[str, ...]:
+    return (
+        str(peer.index),
+        peer.exit,
+        str(peer.inner_steps),
+        "-" if peer.train_loss_last is None else f"{peer.train_loss_last:.3f}",
+        str(peer.windows.merged),
+        str(peer.windows.late),
+        str(peer.windows.skipped),
+        format_bytes(peer.bytes_sent),
+        format_bytes(peer.bytes_received),
+        f"{peer.seconds.waiting:.2f} s",
+        "-" if peer.utilization is None else f"{peer.utilization:.1%}",
+        (peer.outer_digest or "-")[:12],
+    )
+
+
+def _sentences(report: Report) -> Iterator[str]:
+    yield from _about_loss(report)
+    if report.windows:
+        yield from _about_windows(report)
+        yield from _about_traffic(report)
+
+
+def _about_loss(report: Report) -> Iterator[str]:
+    start, end = report.evaluation.outer_loss_start, report.evaluation.outer_loss_end
+    if start is not None and end is not None:
+        of = "the outer parameters" if report.windows else "the local parameters"
+        yield f"Held-out loss of {of}: {start:.3f} at the start, {end:.3f} at the end (nats per token)."
+    digests = [peer.outer_digest for peer in report.peers if peer.exit == "finished" and peer.outer_digest]
+    if len(digests) > 1:
+        same = len(set(digests)) == 1
+        yield (
+            f"The outer parameters of all {len(digests)} peers that finished are equal to the bit."
+            if same
+            else f"THE OUTER PARAMETERS DIFFER: {len(set(digests))} versions at {len(digests)} peers."
+        )
+
+
+def _about_windows(report: Report) -> Iterator[str]:
+    total = sum(window.chunks.total for window in report.windows)
+    committed = sum(window.chunks.committed for window in report.windows)
+    over = sum(window.chunks.failed_over for window in report.windows)
+    whole = sum(not window.skipped_by and not window.chunks.missing for window in report.windows)
+    yield (
+        f"{len(report.windows)} windows, {whole} of them merged whole by everyone; "
+        f"{committed} of {total} chunks averaged, {over} of these by a stand-in."
+    )
+
+
+def _about_traffic(report: Report) -> Iterator[str]:
+    traffic = report.traffic
+    if traffic.overhead is not None:
+        yield (
+            f"{format_bytes(traffic.bytes_on_wire)} were sent for windows, {traffic.overhead:.3f} times the formula, "
+            f"and {format_bytes(traffic.repair_bytes)} for repairs."
+        )
+    if traffic.reduction is not None and traffic.data_parallel_bytes:
+        yield (
+            f"Synchronous data parallel training in bf16 would have sent {format_bytes(traffic.data_parallel_bytes)}: "
+            f"{format_count(traffic.reduction)} times as much. Its peak, one exchange of the whole model, would have been "
+            f"{traffic.peak_reduction or 0:.1f} times that of our largest window, "
+            f"{format_bytes(traffic.peak_window_bytes)}."
+        )

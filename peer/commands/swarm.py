@@ -1,0 +1,155 @@
+"""`potluck swarm`: a manifest from flags, a local swarm of it, and a report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from peer.commands.faults import Faults, Kill, parse_faults
+from peer.commands.local_swarm import LocalSwarm, SwarmFailed, SwarmPlan
+from peer.commands.manifests import read_manifest, seal_with, with_model
+from peer.commands.options import SwarmOptions
+from peer.commands.report import assemble, model_shape, write_report
+from peer.commands.report_text import needs_text, report_text
+from peer.console import Console
+from protocol.errors import UserError
+from protocol.manifest import Manifest, changed
+from protocol.manifest_toml import dumps
+from protocol.presets import PRESETS
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def run_swarm(options: SwarmOptions) -> int:
+    """Run a whole local swarm and report it; the exit code. UserError for flags that do not make one."""
+    manifest = swarm_manifest(options)
+    faults = _faults(options, manifest)
+    out = _make_out(options.out)
+    manifest = seal_with(manifest, options.data)
+    path = out / "manifest.toml"
+    path.write_text(dumps(manifest), encoding="utf-8")
+    plan = SwarmPlan(
+        out=out,
+        manifest=path,
+        num_peers=options.peers,
+        data=options.data or (manifest.data.name if options.manifest is None else None),
+        lockstep=options.lockstep,
+        local_only=options.local_only,
+        faults=faults,
+    )
+    if options.lockstep:
+        _fix_identities(plan, manifest)
+    print(needs_text(manifest, model_shape(manifest), plan), flush=True)
+    return _run_and_report(plan, manifest, options.report or out / "report.json")
+
+
+def swarm_manifest(options: SwarmOptions) -> Manifest:
+    """The manifest that the flags ask for, not yet sealed: the given one or the demo's, with the flags over it."""
+    if options.peers < 1:
+        raise UserError.field("--peers", options.peers, "must be at least 1")
+    manifest = read_manifest(options.manifest) if options.manifest else PRESETS["demo"]
+    manifest = with_model(manifest, options.model) if options.model else manifest
+    flags = {
+        "run.start_peers": options.peers,
+        "run.steps": options.steps,
+        "run.seed": options.seed,
+        "schedule.sync_every": options.sync_every,
+        "schedule.overlap": options.overlap,
+        "schedule.fragments": options.fragments,
+        "merge.mixing": options.mixing,
+        "codec.contributions": options.codec,
+        "codec.results": options.codec,
+    }
+    given: dict[str, object] = {name: value for name, value in flags.items() if value is not None}
+    return changed(manifest, given)
+
+
+def _faults(options: SwarmOptions, manifest: Manifest) -> Faults:
+    faults = parse_faults(
+        kill=options.kill,
+        freeze=options.freeze,
+        slow=options.slow,
+        num_peers=options.peers,
+        steps=manifest.run.steps,
+    )
+    if options.lockstep and faults.kills:
+        raise UserError("--lockstep: everyone waits for everyone, so a swarm with --kill would not end")
+    return faults
+
+
+def _make_out(out: Path | None) -> Path:
+    """The run's directory, made. Without one given, the first of runs/swarm-001, runs/swarm-002, … that is free."""
+    numbered = (Path("runs") / f"swarm-{number:03d}" for number in range(1, 100_000))
+    try:
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            return out
+        for candidate in numbered:
+            with contextlib.suppress(FileExistsError):
+                candidate.mkdir(parents=True)
+                return candidate
+    except OSError as error:
+        raise UserError.field("--out", str(out or "runs"), f"cannot be made: {error.strerror}") from error
+    raise UserError("runs/: is full; give --out")
+
+
+def _fix_identities(plan: SwarmPlan, manifest: Manifest) -> None:
+    """Give each peer an identity that follows from seed and number: contributions are summed in the order of keys.
+
+    Anyone can compute these keys. They are for a swarm on one machine, behind the loopback address.
+    """
+    from bootstrap.identity import Identity
+
+    for index in range(plan.num_peers):
+        seed = hashlib.sha256(f"potluck lockstep {manifest.run.seed} {index}".encode()).digest()
+        identity = Identity.from_seed(seed)
+        path = plan.folder(index) / "identity"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(bytes([0x08, 0x01, 0x12, 0x40]) + identity.private + identity.key)  # libp2p's PrivateKey
+
+
+def _run_and_report(plan: SwarmPlan, manifest: Manifest, path: Path) -> int:
+    console = Console()
+    swarm = LocalSwarm(plan, console)
+    failure, code = "", DONE
+    try:
+        with console:
+            asyncio.run(_until_signal(swarm))
+    except SwarmFailed as error:
+        failure, code = str(error), FAILED
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        failure, code = "Interrupted.", INTERRUPTED
+    report = assemble(manifest, model_shape(manifest), swarm.outcomes())
+    write_report(report, path)
+    print(report_text(report, path), flush=True)
+    for problem in _problems(swarm, failure):
+        print(f"potluck: {problem}", file=sys.stderr)
+    if code == DONE and any(peer.exit == "failed" for peer in report.peers):
+        code = FAILED
+    return code
+
+
+def _problems(swarm: LocalSwarm, failure: str) -> Iterator[str]:
+    if failure:
+        yield failure
+        return
+    for fault in swarm.faults_left():
+        kind = "kill" if isinstance(fault, Kill) else "freeze"
+        yield f"--{kind}: never happened, its peer had ended before: {fault}"
+
+
+async def _until_signal(swarm: LocalSwarm) -> None:
+    """Run it. SIGTERM, Ctrl-C and a closed terminal end it in order: the peers are stopped before we are."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    await swarm.run()
