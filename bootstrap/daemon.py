@@ -39,6 +39,7 @@ CONTROL_TIMEOUT = 5.0
 STREAM_BUFFER = 1 << 20
 """Bytes that a stream's reader holds before it stops reading: large, for throughput."""
 _STOP_TIMEOUT = 3.0
+_SETTLE = 0.02
 
 
 class DaemonError(Exception):
@@ -169,6 +170,8 @@ class Daemon:
         self._closing = True
         await _stop(self.p2p)
         await asyncio.wait([self._watch], timeout=_STOP_TIMEOUT)
+        # Our ends of the sockets to p2pd close in later rounds of the loop, which may be about to end.
+        await asyncio.sleep(_SETTLE)
         self._claim.release()
 
     async def _ask(

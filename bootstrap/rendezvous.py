@@ -181,6 +181,8 @@ class Rendezvous:
         else:
             await self._within(DIAL_TIMEOUT, self._node.find_nearest_nodes([self._node.node_id]), "look around")
             self.joined.set()
+            # Those we know now did not get the record that we stored before.
+            self._announce_now.set()
         if before or through != _BOOTSTRAP:
             self._notice(through.format(", ".join(self._join)))
 
@@ -202,6 +204,9 @@ class Rendezvous:
     async def _keep_announcing(self, run: bytes, make_record: Callable[[], bytes]) -> None:
         retry = _FIRST_RETRY
         while True:
+            # A record stored while alone stays with us, and would be renewed only at a third of its life.
+            await self.joined.wait()
+            self._announce_now.clear()
             record = make_record()
             ours = presence.decode_verified(record, self._now())
             if await self._store(presence_key(run), ours.key, record, ours.expires):
@@ -210,11 +215,11 @@ class Rendezvous:
                 retry, pause = min(2 * retry, _LAST_RETRY), retry
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._announce_now.wait(), pause)
-            self._announce_now.clear()
 
     async def _keep_publishing(self, name: str, manifest: bytes) -> None:
         retry = _FIRST_RETRY
         while True:
+            await self.joined.wait()
             expires = self._now() + MANIFEST_LIFE
             if await self._store(GENESIS_KEY, genesis_subkey(name, manifest), manifest, expires):
                 retry, pause = _FIRST_RETRY, MANIFEST_LIFE / 3

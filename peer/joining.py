@@ -7,8 +7,9 @@
             optimizer.step()        # the hook does the rest
             optimizer.zero_grad()
 
-The hook runs after each optimizer step, in the training thread: it snapshots fragments that are due and mixes anchors that have
-come. It never waits for the network, except where the manifest asks for τ = 0 (at most `merge_wait`) and in lock-step.
+The hook runs after each optimizer step, in the training thread: it snapshots fragments that are due and mixes anchors
+that have come. It never waits for the network, except where the manifest asks for τ = 0 (at most `merge_wait`) and in
+lock-step.
 """
 
 from __future__ import annotations
@@ -402,10 +403,10 @@ def join(
 ) -> Peer:
     """Join a run with a model of your own. Returns a context manager; see this module's first lines.
 
-    `manifest` is a manifest or the path of its TOML file; without one it is asked for at `settings.join` (`run` names it if there are
-    several). An unsealed manifest is sealed with this model. `tokens_per_step` weighs this peer's contributions. `parameters`
-    reads and writes a model that is not one module in one process. Raises UserError for anything that does not fit the
-    run, NetworkFailed if the network cannot be started.
+    `manifest` is a manifest or the path of its TOML file; without one it is asked for at `settings.join` (`run` names
+    it if there are several). An unsealed manifest is sealed with this model. `tokens_per_step` weighs this peer's
+    contributions. `parameters` reads and writes a model that is not one module in one process. Raises UserError for
+    anything that does not fit the run, NetworkFailed if the network cannot be started.
     """
     settings = settings or from_environment()
     network = Network(settings, notice)

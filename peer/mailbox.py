@@ -1,7 +1,7 @@
 """What passes between the training thread and the outer thread, and nothing else does.
 
-The trainer hands over a snapshot and goes on; at a step boundary it picks up finished anchors and noticed windows. The locks are held for
-the time of an append, so neither thread can stop the other.
+The trainer hands over a snapshot and goes on; at a step boundary it picks up finished anchors and noticed windows.
+The locks are held for the time of an append, so neither thread can stop the other.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The outer thread's place in the world: one event loop, p2pd, the DHT, and a way to call into them with a deadline.
 
-Training stays in the main thread. Everything that waits for the network runs here, and every call from outside has a deadline.
+Training stays in the main thread. Everything that waits for the network runs here, and every call from outside has a
+deadline.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
@@ -102,7 +102,7 @@ class Network:
                 raise UserError.field("run", run, f"must name one run; here are: {names}")
             if clock.monotonic() > told + 10:
                 told = clock.monotonic()
-                self.notice("No manifest found at the addresses joined yet. Still asking; give --manifest to start a run.")
+                self.notice("No manifest found at the addresses joined yet. Still asking; --manifest starts a run.")
             self.call(asyncio.sleep(MANIFEST_RETRY))
         raise NetworkFailed("stopped before a manifest was found")
 

@@ -1,7 +1,7 @@
 """The shell around the protocol's node: frames in, frames out, timers, presence. Runs in the outer thread only.
 
-All decisions are the node's. This part knows the transport, the clock and the DHT, turns what the node commands into frames and
-mail for the trainer, and keeps the record.
+All decisions are the node's. This part knows the transport, the clock and the DHT, turns what the node commands into
+frames and mail for the trainer, and keeps the record.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from peer import clock
 from peer.mailbox import Anchor, Mailbox
 from peer.record import Record
 from peer.transport import Priority, Transport
+from protocol import presence
 from protocol.errors import ProtocolError
 from protocol.ledger import Entry
 from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, encode
 from protocol.node import Node, Notice, Settled
-from protocol import presence
 from protocol.presence import Presence
 from protocol.schedule import Window
 from protocol.window import Contributed, Missed, Send
@@ -133,7 +133,10 @@ class Outer:
         return [self.node.ledger.tip(chunk) for chunk in range(len(self.node.ledger.chains))]
 
     async def settle(self, linger: float) -> bool:
-        """Serve until every live peer has finished with our heads, at most `linger` seconds. Returns whether they have."""
+        """Serve until every live peer has finished with our heads, at most `linger` seconds.
+
+        Returns whether they have.
+        """
         end = clock.monotonic() + linger
         while clock.monotonic() < end:
             if self.node.all_finished():

@@ -1,6 +1,7 @@
 """Reading a fragment's values out of a model, and writing a merge back: the one place where potluck touches a model.
 
-`ModuleParameters` serves any torch module on one device. A sharded replica implements `Parameters` with collectives of its own.
+`ModuleParameters` serves any torch module on one device. A sharded replica implements `Parameters` with collectives
+of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a peer says about itself while it trains: rows for people or programs, metrics, and `summary.json` for the report.
+"""What a peer says about itself while it trains: rows for people or programs, and `summary.json` for the report.
 
 The summary is written whole every two seconds, so a peer that is killed leaves its last one behind.
 """
@@ -78,12 +78,12 @@ class Progress:
             metrics.write(swarm.own_step, values)
         if now >= self._rows + ROW_EVERY or swarm.finished:
             self._rows = now
-            self._row(swarm, result.loss, now)
+            self._row(swarm, result.loss)
         if now >= self._summaries + SUMMARY_EVERY:
             self._summaries = now
             self._write_summary()
 
-    def _row(self, swarm: Any, loss: float, now: float) -> None:
+    def _row(self, swarm: Any, loss: float) -> None:
         counts = self._counts()
         sent, received = self._bytes()
         row = PeerRow(
@@ -116,7 +116,8 @@ class Progress:
         self._write_summary()
         if self._console:
             gap = f" The outer parameters have {outer:.3f}." if outer is not None and digest else ""
-            self._console.event(f"Held-out loss {self.loss_start:.3f} at the start, {local:.3f} now (nats per token).{gap}")
+            text = f"Held-out loss {self.loss_start:.3f} at the start, {local:.3f} now (nats per token).{gap}"
+            self._console.event(text)
         else:
             self._line(event="end", exit=self._ending["exit"])
 

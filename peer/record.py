@@ -1,7 +1,7 @@
 """What happened to every window at this peer: the one record that the report, the live table and the tests read.
 
-One JSON object a line in `record.jsonl`, flushed at once, so that what was known at a kill is still there. Both threads write.
-The kinds and their fields are in docs/report.md.
+One JSON object a line in `record.jsonl`, flushed at once, so that what was known at a kill is still there. Both
+threads write. The kinds and their fields are in docs/report.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from protocol.schedule import Window
 
 @dataclass(frozen=True, slots=True)
 class WindowCounts:
-    """Windows that this peer opened, and what became of them. `opened` is the sum of the others, but for those in flight."""
+    """Windows that this peer opened, and what became of them.
+
+    `opened` is the sum of the others, but for those in flight.
+    """
 
     opened: int = 0
     merged: int = 0

@@ -64,7 +64,7 @@ def check(manifest: Manifest, model: nn.Module, corpus: Corpus | None) -> Layout
     assert sealed(manifest)
     layout = layout_of(manifest, model)
     built: list[tuple[str, Callable[[], str], str]] = [
-        ("model.layout", lambda: layout.digest().hex(), "the run's model has other parameters or fragments than this one"),
+        ("model.layout", lambda: layout.digest().hex(), "the run's model has other parameters or fragments"),
         ("model.initial", lambda: parameters_digest(model).hex(), "the run starts from other initial parameters"),
     ]
     if corpus:

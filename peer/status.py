@@ -1,7 +1,7 @@
 """`potluck status`: who is in a swarm, at which step, and with which heads.
 
-Reads the presence records from the DHT, opens a stream to everyone, and listens to what each says of itself. It says that it is only
-looking, so nobody counts on it.
+Reads the presence records from the DHT, opens a stream to everyone, and listens to what each says of itself. It says
+that it is only looking, so nobody counts on it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -50,6 +49,10 @@ class Stopper:
 
     def __call__(self) -> bool:
         return self._event.is_set()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, unless stopped."""
+        self._event.wait(seconds)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -214,7 +217,7 @@ def _loop(
     key: bytes,
     settings: Settings,
     progress: Progress,
-    stop: Callable[[], bool],
+    stop: Stopper,
 ) -> bool:
     """Train until the run ends; False if it was stopped before."""
     sequence, config = job.manifest.data.sequence, job.inner
@@ -226,14 +229,15 @@ def _loop(
         metrics.write(0, {"val/loss": progress.loss_start})
         while not swarm.finished and not stop():
             began = clock.monotonic()
-            result = train_step(job.model, optimizer, batches.at(swarm.own_step + not_finite), config, _rate_step(swarm))
+            batch = batches.at(swarm.own_step + not_finite)
+            result = train_step(job.model, optimizer, batch, config, _rate_step(swarm))
             not_finite = not_finite + 1 if result.skipped else 0
             if not_finite >= NOT_FINITE_LIMIT:
                 progress.notice(f"The loss was not finite for {NOT_FINITE_LIMIT} steps in a row: giving up.")
                 return False
             progress.step(swarm, result, metrics)
             if settings.slowdown > 1:
-                time.sleep((clock.monotonic() - began) * (settings.slowdown - 1))
+                stop.pause((clock.monotonic() - began) * (settings.slowdown - 1))
         metrics.write(swarm.own_step, {"val/loss": job.loss()})
     return swarm.finished
 

@@ -1,4 +1,4 @@
-"""The ledger: every chunk's chain of links, and the only rules by which outer state changes (docs/protocol.md, section 7).
+"""The ledger: every chunk's chain of links, and the rules by which outer state changes (docs/protocol.md, section 7).
 
 Anchor and momentum are a pure function of a chain, and a link holds exact bytes; so equal heads mean equal state. A
 chunk's state is kept one link behind its tip (`base`), with the newest link packed beside it: stepping back from
@@ -89,7 +89,7 @@ class Chain(Generic[S]):
     aside: list[Entry] = field(default_factory=list)
     """A branch from `base` that is not greater than the tip yet: it may become so by its next link."""
     early: dict[bytes, Entry] = field(default_factory=dict)
-    """By parent: links that overtook it on their way."""
+    """By parent: links that overtook it on their way, or that wait for our state to be repaired."""
 
     @property
     def head(self) -> bytes:
@@ -151,13 +151,13 @@ class Ledger(Generic[S]):
         """How a contribution measured from `state` (the tip) names it."""
         return Parent(self.chains[chunk].head, self._arithmetic.digest(state), *self.known_parent(chunk))
 
-    def known_parent(self, chunk: int) -> tuple[int, int, int, int]:
-        """(depth, due, weight, cumulative) of the tip."""
+    def known_parent(self, chunk: int) -> tuple[int, int, int, int, int]:
+        """(depth, due, span, weight, cumulative) of the tip."""
         newest = self.chains[chunk].newest
         if newest is None:
-            return 0, 0, 0, 0
+            return 0, 0, 0, 0, 0
         link = newest.message.link
-        return link.depth, link.due, link.weight, link.cumulative
+        return link.depth, link.due, link.span, link.weight, link.cumulative
 
     def digest(self) -> bytes:
         """One digest of all heads."""
@@ -165,7 +165,9 @@ class Ledger(Generic[S]):
             self._digest = sha256(*(chain.head for chain in self.chains))
         return self._digest
 
-    def close(self, chunk: int, due: int, parent: Parent, parts: Sequence[tuple[Part, bytes]]) -> tuple[LinkMessage, bytes]:
+    def close(
+        self, chunk: int, due: int, parent: Parent, parts: Sequence[tuple[Part, bytes]]
+    ) -> tuple[LinkMessage, bytes]:
         """Make and sign the link of exactly these contributions (at least one; any order). Does not adopt it."""
         ordered = sorted(parts, key=lambda item: item[0].peer)
         shares = weights([part.tokens for part, _ in ordered], self._cap)
@@ -173,6 +175,7 @@ class Ledger(Generic[S]):
         link = Link(
             chunk=chunk,
             due=due,
+            span=due - parent.due,
             parent=parent.head,
             state=parent.state,
             depth=parent.depth + 1,
@@ -191,7 +194,7 @@ class Ledger(Generic[S]):
         if entry.head == chain.head:
             return Adoption.OLD
         adoption = self._place(chain, entry)
-        if adoption is Adoption.MISSING:
+        if adoption in (Adoption.MISSING, Adoption.WRONG_STATE):
             chain.early.pop(next(iter(chain.early)) if len(chain.early) >= MAX_EARLY else b"", None)
             chain.early[message.link.parent] = entry
             return adoption

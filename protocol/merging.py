@@ -1,7 +1,7 @@
 """When a settled chunk is mixed into the parameters (Algorithm 2, line 12; design: late merges and αⁿ).
 
-All counts are the peer's *own* inner steps: what a result's lateness costs is what was trained in the meantime. The class only
-decides; the arithmetic and the tensors are the caller's.
+All counts are the peer's *own* inner steps: what a result's lateness costs is what was trained in the meantime. The
+class only decides; the arithmetic and the tensors are the caller's.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ class Parent(Message, frozen=True):
     state: Digest
     depth: Index
     due: Step
+    span: Step
     weight: Weight
     cumulative: Weight
 
@@ -54,10 +55,14 @@ class Part(Message, frozen=True):
 
 
 class Link(Message, frozen=True):
-    """One step of a chunk's ledger. `state` digests the anchor and momentum it was measured from."""
+    """One step of a chunk's ledger. `state` digests the anchor and momentum it was measured from.
+
+    `span` is the number of swarm steps since the parent's due step: what its contributors trained in.
+    """
 
     chunk: Index
     due: Step
+    span: Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)]
     parent: Digest
     state: Digest
     depth: Annotated[int, msgspec.Meta(ge=1, lt=1 << 24)]
@@ -162,7 +167,7 @@ def decode(header: bytes | memoryview) -> AnyMessage:
     The tag is read first (a small array, then a small integer), so that a message's own size limit holds before
     anything of it is built.
     """
-    if len(header) < 2 or not 0x91 <= header[0] <= 0x9F:  # noqa: PLR2004 (MessagePack's fixarray)
+    if len(header) < 2 or not 0x91 <= header[0] <= 0x9F:
         raise ProtocolError("not a message")
     limit = HEADER_LIMITS.get(header[1])
     if limit is None:

@@ -8,6 +8,7 @@ libp2p (peer/) and over the simulator's links.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -43,6 +44,8 @@ from protocol.window import PATIENCE_FLOOR, Close, Contributed, Missed, Rules, S
 
 BEAT: Final = 1.0
 """Seconds between two Status messages."""
+CLOSED: Final = "closed before we came"
+"""Why a contribution was not sent: the window has its link already."""
 REMEMBERED: Final = 8
 """Contributions per chunk whose token counts are kept."""
 
@@ -102,7 +105,8 @@ class Node:
         self._sent: dict[int, list[tuple[bytes, int]]] = {}
         self._marks: dict[int, int] = {}
         self._opened: dict[int, int] = {}
-        self._noticed: dict[int, int] = {}
+        self._noticed: set[Window] = set()
+        self._told: dict[int, int] = {}
 
     # What the trainer does
 
@@ -129,10 +133,15 @@ class Node:
         self._say_ourselves()
         self._tell_status()
         ranking = self.roster.ranked(chunks, window.due)
+        too_late = set()
         for chunk, values in zip(chunks, local, strict=True):
             reason = self._contribute(chunk, window.due, values, tokens, ranking[chunk], now)
             if reason:
                 self._commands.append(Missed(chunk, window.due, reason))
+            if reason == CLOSED:
+                too_late.update(ranking[chunk][:1])
+        # Their owners must hear that we came, or they would close without us for ever.
+        self._commands += [Send(owner, Open(window.fragment, window.due)) for owner in sorted(too_late)]
         self._run(now)
 
     def _contribute(
@@ -140,7 +149,9 @@ class Node:
     ) -> str:
         """Send one chunk's contribution; returns why not, or nothing."""
         if self.ledger.chains[chunk].due >= due:
-            return "closed before we came"
+            return CLOSED
+        if self._is_far(due):
+            return "we are far ahead of the swarm"
         fresh = tokens - self._marks.get(chunk, 0)
         if fresh <= 0:
             return "nothing trained"
@@ -188,12 +199,16 @@ class Node:
             case Contribution():
                 self._take_contribution(message, bulk, now)
             case LinkMessage():
-                self._notice(self._window_of(message.link.chunk, message.link.due))
+                window = self._near(self._window_of(message.link.chunk, message.link.due))
                 self._adopt(peer, message, bulk, now)
+                self._notice(window)
             case StateMessage():
                 self._take_state(message, bulk, now)
             case Open():
-                self._notice(Window(message.fragment, message.due))
+                window = self._near(Window(message.fragment, message.due))
+                for chunk in self.chunks_of(window.fragment):
+                    self.windows.came_late(peer, chunk, window.due, now)
+                self._notice(window)
             case Status():
                 self.roster.say(peer, message)
                 self.repair.heard_status(peer, now)
@@ -212,9 +227,7 @@ class Node:
                 self._learn(message.records, None, now, wall)
 
     def _take_contribution(self, message: Contribution, bulk: bytes, now: float) -> None:
-        window = self._window_of(message.chunk, message.due)
-        if window.due > max(self.step, self.roster.pace()) + 2 * self._schedule.sync_every:
-            raise ProtocolError("contribution far ahead of the swarm")
+        window = self._near(self._window_of(message.chunk, message.due))
         if message.peer not in self.roster.neighbours:
             raise ProtocolError("contribution of an unknown peer")
         if sha256(bulk) != message.payload:
@@ -225,8 +238,8 @@ class Node:
             self._arithmetic.check_contribution(message.chunk, bulk)
         except ValueError as error:
             raise ProtocolError("bad payload of a contribution") from error
-        self._notice(window)
         self.windows.receive(message, bulk, now)
+        self._notice(window)
 
     def _adopt(self, source: bytes, message: LinkMessage, payload: bytes, now: float) -> None:
         """Take a link from a peer (or our own) and do what follows from what it turned out to be."""
@@ -248,7 +261,7 @@ class Node:
         return next((peer for peer in peers if not self.roster.is_lost(peer)), None)
 
     def _take_state(self, message: StateMessage, bulk: bytes, now: float) -> None:
-        self._window_of(message.link.chunk, message.link.due)
+        self._near(self._window_of(message.link.chunk, message.link.due))
         depth = self.ledger.known_parent(message.link.chunk)[0]
         if self.ledger.adopt_state(message, bulk):
             links = max(0, self.ledger.known_parent(message.link.chunk)[0] - depth)
@@ -308,23 +321,35 @@ class Node:
             raise ProtocolError("a due step that the schedule does not have")
         return window
 
-    def _notice(self, window: Window) -> None:
-        """Remember a window that others have reached."""
+    def _near(self, window: Window) -> Window:
+        """The window, unless no peer of this pace can have reached it: one bad clock must not drag, or end, a chunk."""
         if not self._schedule.is_due(window):
             raise ProtocolError("a due step that the schedule does not have")
-        newest = max(self._opened.get(window.fragment, 0), self._noticed.get(window.fragment, 0))
-        if window.due > newest and self.phase == TRAINING:
-            self._noticed[window.fragment] = window.due
+        if self._is_far(window.due):
+            raise ProtocolError("a window far ahead of the swarm")
+        return window
+
+    def _is_far(self, due: int) -> bool:
+        """Whether a due step is more than two rounds ahead of the pace; our own step is no excuse, it may be the wrong one."""
+        return due > self.roster.pace() + 2 * self._schedule.sync_every
+
+    def _notice(self, window: Window) -> None:
+        """Remember a window that others have reached. They are at most two rounds ahead, so these are few."""
+        if window.due > self._reached(window.fragment) and self.phase == TRAINING:
+            self._noticed.add(window)
             self._emit_notices()
+
+    def _reached(self, fragment: int) -> int:
+        return max(self._opened.get(fragment, 0), self._told.get(fragment, 0))
 
     def _emit_notices(self) -> None:
         limit = furthest(self.roster.pace(), self._schedule)
-        for fragment, due in list(self._noticed.items()):
-            if due <= self._opened.get(fragment, 0):
-                del self._noticed[fragment]
-            elif due <= limit:
-                del self._noticed[fragment]
-                self._commands.append(Notice(Window(fragment, due)))
+        for window in sorted(self._noticed):
+            if window.due <= limit:
+                self._noticed.discard(window)
+                if window.due > self._reached(window.fragment):
+                    self._told[window.fragment] = window.due
+                    self._commands.append(Notice(window))
 
     # Time
 
@@ -375,13 +400,15 @@ class Node:
         index = 0
         while index < len(self._commands):
             command = self._commands[index]
-            if isinstance(command, Close):
-                del self._commands[index]
-                self._adopt(self._keys.key, command.message, command.payload, now)
-                peers = {*self.roster.live(), *command.also} - {self._keys.key}
-                self._commands += [Send(peer, command.message, command.payload) for peer in sorted(peers)]
-            elif isinstance(command, Send) and command.to == self._keys.key:
-                del self._commands[index]
-                self._dispatch(self._keys.key, command.message, command.bulk, now, 0.0)
-            else:
+            own = isinstance(command, Send) and command.to == self._keys.key
+            if not own and not isinstance(command, Close):
                 index += 1
+                continue
+            del self._commands[index]
+            with suppress(ProtocolError):  # what others would refuse of us we refuse too
+                if isinstance(command, Close):
+                    self._adopt(self._keys.key, command.message, command.payload, now)
+                    peers = {*self.roster.live(), *command.also} - {self._keys.key}
+                    self._commands += [Send(peer, command.message, command.payload) for peer in sorted(peers)]
+                elif isinstance(command, Send):
+                    self._dispatch(self._keys.key, command.message, command.bulk, now, 0.0)

@@ -1,7 +1,7 @@
 """How far a peer may be pulled along (docs/protocol.md, section 9; design: notice).
 
-A peer that learns of a window that it has not reached jumps to it, so that a swarm runs at the pace of its fast half. One bad
-clock must not drag everyone: nothing further than one gap between two windows beyond the pace is followed.
+A peer that learns of a window that it has not reached jumps to it, so that a swarm runs at the pace of its fast half.
+One bad clock must not drag everyone: nothing further than one gap between two windows beyond the pace is followed.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from protocol.window import Send, Windows
 
 PULLS_AT_A_TIME: Final = 4
 LINKS_A_PULL: Final = 16
+FORGET_EXCUSE: Final = 6
+"""In patiences: a difference that long ago was another one."""
 LONGEST_WAIT: Final = 5.0
 """Seconds; a cap on the patience used here, which has no end in lock-step."""
 
@@ -45,6 +47,7 @@ class Repair:
         self._pulling: dict[int, float] = {}
         self._pulled: dict[int, float] = {}
         self._wrong: set[int] = set()
+        self._excuses: dict[int, float] = {}
         self.timer = inf
 
     @property
@@ -55,11 +58,13 @@ class Repair:
     def heard_status(self, peer: bytes, now: float) -> None:
         """A peer said which heads it has."""
         if self._differs(peer):
-            if peer not in self._checks:
-                self._checks[peer] = now + self.patience * (0.5 + self._random())
-                self.timer = min(self.timer, self._checks[peer])
+            self._check(peer, now + self.patience * (0.5 + self._random()))
         else:
             self._checks.pop(peer, None)
+
+    def _check(self, peer: bytes, when: float) -> None:
+        """Ask a peer for its heads at `when`, if they still differ then."""
+        self.timer = min(self.timer, self._checks.setdefault(peer, when))
 
     def _differs(self, peer: bytes) -> bool:
         known = self._roster.neighbours.get(peer)
@@ -71,16 +76,34 @@ class Repair:
             raise ProtocolError("heads of another number of chunks")
         for chunk, order in enumerate(message.heads):
             chain = self._ledger.chains[chunk]
-            if tuple(order) > chain.order and not self._windows.in_flight(chunk, now):
+            if tuple(order) <= chain.order:
+                continue
+            if self._excused(chunk, now):
+                self._check(peer, now + self.patience)
+            else:
                 self.want(peer, chunk, (chain.head, chain.base_head), now)
+
+    def _excused(self, chunk: int, now: float) -> bool:
+        """Whether a window in flight may bring what we lack: for one patience, then it is pulled all the same.
+
+        Where a round is shorter than two patiences there is always a young window.
+        """
+        if not self._windows.in_flight(chunk, now):
+            return False
+        since = self._excuses.get(chunk, -inf)
+        if now > since + FORGET_EXCUSE * self.patience:
+            since = self._excuses[chunk] = now
+        return now < since + self.patience
 
     def want(self, peer: bytes, chunk: int, have: tuple[bytes, ...], now: float) -> None:
         """Pull one chunk from a peer, soon; at most once per chunk and patience.
 
         With nothing in `have` our own state of the chunk is wrong: from then on only a whole state helps.
         """
-        if not have:
-            self._wrong.add(chunk)
+        if not have and chunk not in self._wrong:
+            self._wrong.add(chunk)  # a pull under way asked for links, which cannot help
+            self._pulling.pop(chunk, None)
+            self._pulled.pop(chunk, None)
         if chunk in self._pulling or now < self._pulled.get(chunk, -inf) + self.patience:
             return
         if any(chunk == queued for queued, *_ in self._wanted):

@@ -55,18 +55,20 @@ class Roster:
         """Changes whenever a record comes or goes."""
 
     def learn(self, record: Presence, *, now: float, wall: float, raw: bytes = b"") -> bool:
-        """Take a verified record (signed bytes: `raw`); returns whether it is newer than what was known.
+        """Take a verified record (signed bytes: `raw`); returns whether it is newer than what was known, and kept.
 
         `wall` is Unix time.
         """
         known = self.neighbours.get(record.key)
         if known and record.issued <= known.record.issued:
             return False
+        if not known and len(self.neighbours) >= MAX_NEIGHBOURS:
+            return False
         expires = now + (record.expires - wall)
         self.version += 1
         if known:
             known.record, known.expires, known.raw = record, expires, raw
-        elif len(self.neighbours) < MAX_NEIGHBOURS:
+        else:
             self.neighbours[record.key] = Neighbour(record=record, expires=expires, raw=raw)
         return True
 
@@ -120,8 +122,9 @@ class Roster:
         return max((max(history) for history in histories), default=0.0)
 
     def pace(self) -> int:
-        """The greatest swarm step that at least half of the live trainers say to have reached."""
-        steps = sorted((self.neighbours[key].step for key in self.trainers()), reverse=True)
+        """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached."""
+        peers = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train"]
+        steps = sorted((peer.step for key, peer in peers if not self.is_lost(key)), reverse=True)
         return steps[(len(steps) + 1) // 2 - 1] if steps else 0
 
     def owners(self, due: int) -> list[bytes]:
@@ -133,7 +136,7 @@ class Roster:
         """Owners of each chunk of a window, best first: rendezvous hashing with bounded load."""
         owners = self.owners(due)
         if not owners:
-            return {chunk: () for chunk in chunks}
+            return dict.fromkeys(chunks, ())
         share = -(-len(chunks) * BALANCE // len(owners))
         load = dict.fromkeys(owners, 0)
         ranking = {}

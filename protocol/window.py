@@ -171,6 +171,17 @@ class Windows:
         if newest.head != message.parent.head:
             self._emit(Send(message.peer, newest.message, newest.payload))
 
+    def came_late(self, peer: bytes, chunk: int, due: int, now: float) -> None:
+        """A peer has reached a window. If that closed without it, it is waited for next time as long as it took."""
+        newest = self._ledger.chains[chunk].newest
+        if newest is None or newest.message.link.due != due:
+            return
+        if all(part.peer != peer for part in newest.message.link.parts):
+            self._sent_for.setdefault(chunk, {})[peer] = due
+            first_due, first = self._first.get(chunk, (0, now))
+            if first_due == due:
+                self._roster.late(peer, now - first)
+
     def _start(self, message: Contribution, now: float) -> Gathering:
         """The first contribution of a window: ask the others for theirs, and set the deadline."""
         expected = self._expected(message.chunk, message.due) - {message.peer}
@@ -195,15 +206,36 @@ class Windows:
         return (self._ledger.contributors(chunk) | recent) & self._roster.trainers()
 
     def _best(self, gathering: Gathering) -> list[tuple[Contribution, bytes]]:
-        """The group whose branch becomes greatest, if it weighs enough and beats our own tip; else nothing."""
+        """The one group that may be closed: the most contributors', on our own tip, on the greatest branch, in this order.
+
+        What a contributor says of a parent that we do not hold cannot be checked, and neither can the state that it was measured
+        from: so heads count first, or one liar, or one fast peer with a flipped bit, would take every window. Empty if no
+        branch beats our tip or the group weighs too little.
+        """
         groups: dict[Parent, list[tuple[Contribution, bytes]]] = {}
         for item in gathering.received.values():
             groups.setdefault(item[0].parent, []).append(item)
-        ranked = [(parent.cumulative + self._weight(group), parent.head, parent) for parent, group in groups.items()]
-        cumulative, _, parent = max(ranked, key=lambda one: one[:2])
-        missed = max(0, (gathering.due - parent.due) // self._rules.sync_every - 1)
-        enough = parent.depth == 0 or self._weight(groups[parent]) << (1 + missed) > parent.weight
-        return groups[parent] if enough and cumulative > self._ledger.chains[gathering.chunk].order[0] else []
+        tip = self._ledger.chains[gathering.chunk]
+        ranked = [
+            (len(group), parent.head == tip.head, parent.cumulative + self._weight(group), parent.head, parent.state, parent)
+            for parent, group in groups.items()
+            if parent.cumulative + self._weight(group) > tip.order[0]
+        ]
+        if not ranked:
+            return []
+        parent = max(ranked, key=lambda one: one[:5])[5]
+        return groups[parent] if self._enough(self._weight(groups[parent]), gathering.due, parent) else []
+
+    def _enough(self, weight: int, due: int, parent: Parent) -> bool:
+        """Whether more than half of the swarm that closed the parent is here; half of that for each due step missed since.
+
+        Weights are compared per swarm step: a first link, or one after a miss, holds the tokens of more steps.
+        """
+        if parent.depth == 0:
+            return True
+        span = due - parent.due
+        missed = max(0, span // self._rules.sync_every - 1)
+        return (weight * parent.span) << (1 + missed) > parent.weight * span
 
     def _weight(self, group: Iterable[tuple[Contribution, bytes]]) -> int:
         return sum(weights([contribution.tokens for contribution, _ in group], self._rules.weight_cap))
@@ -287,5 +319,5 @@ class Windows:
         self.timer = min(self.timer, when)
 
 
-def _facts(parent: Parent) -> tuple[int, int, int, int]:
-    return parent.depth, parent.due, parent.weight, parent.cumulative
+def _facts(parent: Parent) -> tuple[int, int, int, int, int]:
+    return parent.depth, parent.due, parent.span, parent.weight, parent.cumulative

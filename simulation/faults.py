@@ -1,7 +1,7 @@
 """Random faults from one seed, and whole runs under them.
 
-A run has bad weather and faults for its first part, then calm. In the calm everyone gets what it lacks, and the live peers'
-heads become equal within two rounds of that.
+A run has bad weather and faults for its first part, then calm. In the calm everyone gets what it lacks, and the live
+peers' heads become equal within two rounds of that.
 """
 
 from __future__ import annotations
@@ -52,14 +52,19 @@ def inject(swarm: Swarm, seed: int, calm: float) -> None:
     for _ in range(dice.randint(0, 3)):
         victim, when = dice.randrange(swarm.plan.peers), dice.uniform(0.2, calm)
         kind = dice.choice(["crash", "crash", "freeze", "corrupt"])
-        if kind == "crash" and len(swarm.live) > 1:
-            swarm.clock.at(when, lambda v=victim: len(swarm.live) > 1 and swarm.crash(v))  # type: ignore[misc]
+        if kind == "crash":
+            swarm.clock.at(when, lambda v=victim: _crash_but_one(swarm, v))  # type: ignore[misc]
         elif kind == "freeze":
             key, seconds = swarm.keys[victim], dice.uniform(0.5, 5.0)
             swarm.clock.at(when, lambda k=key, s=seconds: swarm.network.freeze(k, s))  # type: ignore[misc]
         elif kind == "corrupt":
             chunk = dice.randrange(len(swarm.plan.fragment_of))
             swarm.clock.at(when, lambda v=victim, c=chunk: swarm.corrupt(v, c))  # type: ignore[misc]
+
+
+def _crash_but_one(swarm: Swarm, victim: int) -> None:
+    if len(swarm.live) > 1:
+        swarm.crash(victim)
 
 
 def run(seed: int, plan: Plan | None = None) -> Outcome:
@@ -81,9 +86,10 @@ def run(seed: int, plan: Plan | None = None) -> Outcome:
 
 
 def heal(swarm: Swarm) -> None:
-    """From here on it is calm. First everyone gets what it lacks now; two rounds after these bytes came, heads are equal.
+    """From here on it is calm: everyone gets what it lacks now, and two rounds after that, heads are equal.
 
-    Windows in flight make heads differ for a moment all the time, so they must be equal at some moment of the two rounds.
+    Windows in flight make heads differ for a moment all the time, so they must be equal at some moment of that time. A
+    simulated round is about as short as repair's shortest wait: so one repair is added, for a window that differs anew.
     """
     plan = swarm.plan
     missing = [max(orders) for orders in zip(*(peer.orders for peer in swarm.live), strict=True)]
@@ -92,17 +98,18 @@ def heal(swarm: Swarm) -> None:
         if swarm.clock.now > repair:
             raise Broken("what was missing when faults stopped did not come in time")
         swarm.clock.run(swarm.clock.now + 0.05)
-    rounds = swarm.clock.now + 2 * plan.sync_every * plan.step_seconds * max([1.0, *plan.slowness])
+    rounds = 2 * plan.sync_every * plan.step_seconds * max([1.0, *plan.slowness])
+    limit = swarm.clock.now + rounds + repair_bound(swarm)
     while len(swarm.heads()) > 1:
-        if swarm.clock.now > rounds:
-            raise Broken(f"heads still differ after two calm rounds: {sorted(head.hex()[:8] for head in swarm.heads())}")
+        if swarm.clock.now > limit:
+            raise Broken(f"heads still differ after two calm rounds: {[head.hex()[:8] for head in swarm.heads()]}")
         swarm.clock.run(swarm.clock.now + 0.05)
 
 
 def repair_bound(swarm: Swarm) -> float:
-    """Seconds in which anything missing must have come: a status beat, the wait before asking, an old pull's end, and the way.
+    """Seconds in which anything missing must have come: a beat, the wait before asking, an old pull's end, and the way.
 
-    A pull of ours that was lost counts as under way for two patiences, and its answer is asked for once a patience.
+    A pull that was lost counts as under way for two patiences, and a window in flight excuses for one.
     """
     weather = swarm.plan.weather
     patience = max(peer.node.repair.patience for peer in swarm.live)

@@ -58,7 +58,7 @@ class Invariants:
         state = arithmetic.digest(ledger.tip(chunk))
         if self._states.setdefault(chain.head, state) != state:
             raise Broken(f"equal heads, other state: chunk {chunk}")
-        for entry in ledger.recent(chunk, 2):
+        for entry in ledger.recent(chunk, 8):
             if entry.head not in self._audited:
                 self._audit(entry, arithmetic)
 

@@ -32,10 +32,10 @@ class Clock:
     """Virtual time and the events to come."""
 
     now: float = 0.0
-    _queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _queue: list[tuple[float, int, Callable[[], object]]] = field(default_factory=list)
     _count: int = 0
 
-    def at(self, when: float, action: Callable[[], None]) -> None:
+    def at(self, when: float, action: Callable[[], object]) -> None:
         """Do `action` at `when` (not before now). Events of the same time run in the order they were asked for."""
         self._count += 1
         heapq.heappush(self._queue, (max(when, self.now), self._count, action))
@@ -62,12 +62,18 @@ class Network:
         self._random = random.Random(seed)
         self._deliver: dict[bytes, Deliver] = {}
         self._lost: dict[bytes, Callable[[bytes], None]] = {}
+        self._met: dict[bytes, Callable[[bytes], None]] = {}
         self._silent: dict[bytes, float] = {}
         self._cut: set[frozenset[bytes]] = set()
 
-    def join(self, key: bytes, deliver: Deliver, lost: Callable[[bytes], None]) -> None:
-        """Add a peer: `deliver` gets its frames, `lost` the peers whose streams broke."""
-        self._deliver[key], self._lost[key] = deliver, lost
+    def join(
+        self, key: bytes, deliver: Deliver, lost: Callable[[bytes], None], met: Callable[[bytes], None]
+    ) -> None:
+        """Add a peer:
+
+        `deliver` gets its frames, `lost` the peers whose streams broke, `met` those whose opened again.
+        """
+        self._deliver[key], self._lost[key], self._met[key] = deliver, lost, met
 
     def random(self) -> float:
         """The run's one source of chance."""
@@ -84,20 +90,24 @@ class Network:
             self.clock.at(self.clock.now + delay, lambda: self._arrive(source, to, header, bulk))
 
     def _arrive(self, source: bytes, to: bytes, header: bytes, bulk: bytes) -> None:
-        if frozenset((source, to)) in self._cut or self.is_silent(to):
+        pair = frozenset((source, to))
+        if pair in self._cut:
+            self.clock.at(self.clock.now + ACK_OVERDUE, lambda: pair in self._cut and self._suspect(source, to))
+        elif self.is_silent(to):
             self.clock.at(self.clock.now + ACK_OVERDUE, lambda: self._suspect(source, to))
         elif to in self._deliver:
             self.note("frame", source, to, header[1])
             self._deliver[to](source, header, bulk)
 
     def _suspect(self, source: bytes, to: bytes) -> None:
+        """The sender learns that the receiver is silent, unless it is gone or silent itself."""
         if source in self._lost and not self.is_silent(source):
             self._lost[source](to)
 
     def crash(self, key: bytes) -> None:
         """The peer is gone for good; its streams break a moment later."""
         self.note("crash", key)
-        del self._deliver[key], self._lost[key]
+        del self._deliver[key], self._lost[key], self._met[key]
         for other in list(self._lost):
             self.clock.at(self.clock.now + DETECTION, lambda other=other: self._suspect(other, key))  # type: ignore[misc]
 
@@ -115,7 +125,13 @@ class Network:
         self.note("cut", one, other)
         pair = frozenset((one, other))
         self._cut.add(pair)
-        self.clock.at(self.clock.now + seconds, lambda: self._cut.discard(pair))
+        self.clock.at(self.clock.now + seconds, lambda: self._mend(one, other))
+
+    def _mend(self, one: bytes, other: bytes) -> None:
+        self._cut.discard(frozenset((one, other)))
+        if one in self._met and other in self._met:
+            self._met[one](other)
+            self._met[other](one)
 
     def note(self, what: str, *details: object) -> None:
         """One line of the event log."""

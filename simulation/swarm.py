@@ -1,7 +1,7 @@
-"""A whole swarm on the virtual network: protocol/ and aggregation/ unchanged, a toy trainer, and the promises as checks.
+"""A swarm on the virtual network: protocol/ and aggregation/ unchanged, a toy trainer, and the promises as checks.
 
-The trainer pulls its parameters towards a point of its own with seeded noise: enough for deltas to be real, different and
-bounded. Everything else is what a volunteer's machine runs. `Invariants` watches every node after every event.
+The trainer pulls its parameters towards a point of its own with seeded noise: enough for deltas to be real, different
+and bounded. Everything else is what a volunteer's machine runs. `Invariants` watches every node after every event.
 """
 
 from __future__ import annotations
@@ -119,7 +119,12 @@ class SimulatedPeer:
         self.theta = [state.anchor.clone() for state in genesis]
         self.anchors = [state.anchor for state in genesis]
         self._timer = inf
-        network.join(self.key, self._deliver, lambda peer: self._do(lambda now: self.node.lost(peer, now)))
+        network.join(
+            self.key,
+            self._deliver,
+            lost=lambda peer: self._do(lambda now: self.node.lost(peer, now)),
+            met=lambda peer: self._do(lambda now: self.node.greet(peer)),
+        )
 
     def _roster(self, keys: Sequence[bytes]) -> Roster:
         roster = Roster(run=RUN, key=self.key)

@@ -31,7 +31,7 @@ class EntryOptions:
 
 
 def run_entry_node(options: EntryOptions) -> int:
-    """Serve until told to stop; the exit code. UserError for a manifest, identity, address or port that is not right."""
+    """Serve until told to stop; the exit code. UserError for a manifest, identity or address that is not right."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     manifest = _manifest_to_publish(options)
 

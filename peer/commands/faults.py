@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import UserError
@@ -53,7 +53,7 @@ class Faults:
 
 
 def parse_faults(
-    *, kill: Iterable[str], freeze: Iterable[str], slow: Iterable[str], num_peers: int, steps: int
+    *, kill: Sequence[str], freeze: Sequence[str], slow: Sequence[str], num_peers: int, steps: int
 ) -> Faults:
     """The faults that the flags ask for. UserError for one that cannot be read, or that the run does not have."""
     faults = Faults(
@@ -61,11 +61,12 @@ def parse_faults(
         freezes=tuple(_parse_freeze(text) for text in freeze),
         slows=tuple(_parse_slow(text) for text in slow),
     )
-    for flag, texts, parsed in (
+    checks: list[tuple[str, Sequence[str], Sequence[Kill | Freeze | Slow]]] = [
         ("kill", kill, faults.kills),
         ("freeze", freeze, faults.freezes),
         ("slow", slow, faults.slows),
-    ):
+    ]
+    for flag, texts, parsed in checks:
         for text, fault in zip(texts, parsed, strict=True):
             _check(flag, text, fault, num_peers, steps)
     for flag, once in (("kill", faults.kills), ("slow", faults.slows)):

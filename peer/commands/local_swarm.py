@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from peer import clock
-from peer.commands.faults import Faults
+from peer.commands.faults import Freeze, Kill
 from peer.commands.processes import Child
 from peer.commands.records import RECORD, SUMMARY
 from peer.commands.report import Outcome
+from peer.commands.swarm_plan import SwarmPlan
 from peer.console import Console, PeerRow
 
 STALL_SECONDS = 120.0
@@ -32,39 +33,6 @@ class SwarmFailed(Exception):
     """The swarm could not go on; the sentence says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SwarmPlan:
-    """What to start. The manifest is a file, so that all processes read the same."""
-
-    out: Path
-    manifest: Path
-    num_peers: int
-    data: str | None = None
-    lockstep: bool = False
-    local_only: bool = False
-    faults: Faults = field(default_factory=Faults)
-
-    def folder(self, peer: int) -> Path:
-        """Where a peer keeps everything."""
-        return self.out / f"peer-{peer}"
-
-    def bootstrap_arguments(self) -> list[str]:
-        """The command line of the entry node."""
-        identity = self.out / "bootstrap" / "identity"
-        listen = "/ip4/127.0.0.1/tcp/0"
-        flags = ["--manifest", str(self.manifest), "--listen", listen, "--identity", str(identity)]
-        return ["bootstrap", "--json", *flags]
-
-    def peer_arguments(self, peer: int, join: Sequence[str]) -> list[str]:
-        """The command line of a peer."""
-        flags = ["--manifest", str(self.manifest), "--out", str(self.folder(peer)), "--name", f"peer-{peer}"]
-        flags += ["--threads", "1", "--device", "cpu", "--slowdown", str(self.faults.slowdown(peer))]
-        flags += ["--data", self.data] if self.data else []
-        flags += ["--lockstep"] if self.lockstep else []
-        flags += ["--local-only"] if self.local_only else ["--join", *join]
-        return ["peer", "--json", *flags]
-
-
 @dataclass
 class PeerState:
     """One peer as its parent sees it."""
@@ -77,7 +45,7 @@ class PeerState:
     finished: bool = False
     killed: bool = False
     frozen: bool = False
-    faults_done: set[object] = field(default_factory=set)
+    faults_done: set[Kill | Freeze] = field(default_factory=set)
 
 
 class LocalSwarm:
@@ -114,10 +82,11 @@ class LocalSwarm:
             for peer in sorted(self.peers, key=lambda peer: peer.index)
         ]
 
-    def faults_left(self) -> list[object]:
+    def faults_left(self) -> list[Kill | Freeze]:
         """Kills and freezes that never became due, because their peer had ended before."""
         done = {fault for peer in self.peers for fault in peer.faults_done}
-        return [fault for fault in (*self._plan.faults.kills, *self._plan.faults.freezes) if fault not in done]
+        wanted: list[Kill | Freeze] = [*self._plan.faults.kills, *self._plan.faults.freezes]
+        return [fault for fault in wanted if fault not in done]
 
     # Starting and ending
 
@@ -147,22 +116,28 @@ class LocalSwarm:
     async def _stop_all(self) -> None:
         for task in self._thaws:
             task.cancel()
-        await asyncio.gather(*(child.stop() for child in reversed(self._children)))
+        try:
+            await asyncio.gather(*(child.stop() for child in self._children))
+        finally:
+            for child in self._children:  # a second Ctrl-C comes here
+                child.signal_group(signal.SIGKILL)
 
     # Watching
 
     async def _watch(self) -> None:
         self._progress = clock.monotonic()
-        tasks = [asyncio.create_task(self._follow(peer)) for peer in self.peers]
+        everyone = asyncio.create_task(self._follow_all())
         watchdog = asyncio.create_task(self._watchdog())
         try:
-            everyone = asyncio.gather(*tasks)
             await asyncio.wait({everyone, watchdog}, return_when=asyncio.FIRST_COMPLETED)
             await (watchdog if watchdog.done() else everyone)
         finally:
-            for task in (*tasks, watchdog):
-                task.cancel()
-            await asyncio.gather(*tasks, watchdog, return_exceptions=True)
+            everyone.cancel()
+            watchdog.cancel()
+            await asyncio.gather(everyone, watchdog, return_exceptions=True)
+
+    async def _follow_all(self) -> None:
+        await asyncio.gather(*map(self._follow, self.peers))
 
     async def _follow(self, peer: PeerState) -> None:
         async for event in peer.child.events():

@@ -80,11 +80,12 @@ class Child:
 
     def kill(self) -> None:
         """kill -9 to the process alone, as a user would."""
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
 
     def signal_group(self, number: signal.Signals) -> None:
         """A signal to the process and to its libp2p daemon."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: macOS, for a group that is gone
             os.killpg(self.pid, number)
 
     async def stop(self) -> None:

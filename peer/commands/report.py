@@ -107,5 +107,5 @@ def _nested(manifest: Manifest) -> dict[str, dict[str, object]]:
     nested: dict[str, dict[str, object]] = {}
     for name, value in fields(manifest):
         section, key = name.split(".")
-        nested.setdefault(section, {})[key] = value
+        nested.setdefault(section, {})[key] = list(value) if isinstance(value, tuple) else value
     return nested

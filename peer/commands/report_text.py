@@ -10,9 +10,9 @@ from rich.console import Console as Terminal
 from rich.table import Table
 from rich.text import Text
 
-from peer.commands.local_swarm import SwarmPlan
 from peer.commands.report import ModelShape
 from peer.commands.report_format import PeerEntry, Report
+from peer.commands.swarm_plan import SwarmPlan
 from peer.quantities import announce_needs, format_bytes, format_count
 from protocol.manifest import Manifest, run_id
 
@@ -141,7 +141,7 @@ def _about_traffic(report: Report) -> Iterator[str]:
     if traffic.reduction is not None and traffic.data_parallel_bytes:
         yield (
             f"Synchronous data parallel training in bf16 would have sent {format_bytes(traffic.data_parallel_bytes)}: "
-            f"{format_count(traffic.reduction)} times as much. Its peak, one exchange of the whole model, would have been "
-            f"{traffic.peak_reduction or 0:.1f} times that of our largest window, "
+            f"{format_count(traffic.reduction)} times as much. Its peak, one exchange of the whole model, would have "
+            f"been {traffic.peak_reduction or 0:.1f} times that of our largest window, "
             f"{format_bytes(traffic.peak_window_bytes)}."
         )

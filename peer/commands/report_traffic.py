@@ -42,6 +42,8 @@ def traffic_entry(accounts: Sequence[Account], summaries: Sequence[Summary], par
 
 def full_exchange_bytes(parameters: int, num_peers: int) -> float:
     """What one peer sends in one step of synchronous data parallel training: a ring all-reduce of all gradients."""
+    if num_peers == 0:
+        return 0.0
     return 2 * (num_peers - 1) / num_peers * DATA_PARALLEL_BYTES_PER_PARAMETER * parameters
 
 

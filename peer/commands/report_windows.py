@@ -119,8 +119,7 @@ def _contributors(links: Sequence[Link], accounts: Sequence[Account]) -> Iterato
 
 
 def _skips(one: Account, window: Window, places: Sequence[Place], links: Mapping[Place, Link]) -> Iterator[Skip]:
-    wanted = [place for place in places if place not in one.mixed] if links else places
-    reasons = Counter(_reason(one, window, place, links) for place in wanted)
+    reasons = Counter(_reason(one, window, place, links) for place in places if place not in one.mixed)
     for reason, chunks in sorted(reasons.items()):
         yield Skip(peer=one.index, chunks=chunks, reason=reason)
 

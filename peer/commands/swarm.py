@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from peer.commands.faults import Faults, Kill, parse_faults
-from peer.commands.local_swarm import LocalSwarm, SwarmFailed, SwarmPlan
+from peer.commands.local_swarm import LocalSwarm, SwarmFailed
 from peer.commands.manifests import read_manifest, seal_with, with_model
 from peer.commands.options import SwarmOptions
 from peer.commands.report import assemble, model_shape, write_report
 from peer.commands.report_text import needs_text, report_text
+from peer.commands.swarm_plan import SwarmPlan
 from peer.console import Console
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed
@@ -142,7 +143,7 @@ def _problems(swarm: LocalSwarm, failure: str) -> Iterator[str]:
         return
     for fault in swarm.faults_left():
         kind = "kill" if isinstance(fault, Kill) else "freeze"
-        yield f"--{kind}: never happened, its peer had ended before: {fault}"
+        yield f"--{kind}: never happened, peer {fault.peer} had ended before step {fault.step}"
 
 
 async def _until_signal(swarm: LocalSwarm) -> None:

@@ -76,7 +76,8 @@ def test_four_that_start_at_once_find_each_other(run: Any, daemons: Any) -> None
         async with daemons() as some, contextlib.AsyncExitStack() as stack:
             server = await some.start()
             await stack.enter_async_context(member(server))
-            peers = await asyncio.gather(*(some.start() for _ in range(3)))
+            behind_nat = DaemonOptions(dialable=False)
+            peers = await asyncio.gather(some.start(), some.start(), some.start(behind_nat))
             join = await server.addresses()
             found = [await stack.enter_async_context(member(daemon, join=join)) for daemon in peers]
             for daemon, rendezvous in zip(peers, found, strict=True):

@@ -281,7 +281,7 @@ async def test_upload_cap_slows_all_and_loses_nobody(swarm: Swarm) -> None:
 @in_swarm
 async def test_a_slow_receiver_delays_nobody_else(swarm: Swarm) -> None:
     """Two never reads. What is for it piles up to the limit and is then refused; three gets everything meanwhile."""
-    one = await swarm.member(StreamOptions(queue_bytes=4_000_000))
+    one = await swarm.member(StreamOptions(queue_bytes=4_000_000, ack_timeout=2.0))
     deaf, three = await swarm.daemon(), await swarm.member()
 
     async def never_read(_info: object, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -401,5 +401,8 @@ async def test_close_is_quick_and_refuses_new_streams(swarm: Swarm) -> None:
     start = time.monotonic()
     await two.transport.close()
     assert time.monotonic() - start < 1.0
-    with pytest.raises(Unreachable):
-        await one.daemon.open_stream(two.key, stream_protocol(RUN))
+    with contextlib.suppress(Unreachable):
+        # libp2p may open a stream before it has asked, if it knew the protocol before: then it ends without a hello.
+        reader, writer = await one.daemon.open_stream(two.key, stream_protocol(RUN))
+        assert await reader.read() == b""
+        writer.transport.abort()

@@ -1,0 +1,42 @@
+"""What a local swarm starts: which processes, with which command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peer.commands.faults import Faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmPlan:
+    """What to start. The manifest is a file, so that all processes read the same."""
+
+    out: Path
+    manifest: Path
+    num_peers: int
+    data: str | None = None
+    lockstep: bool = False
+    local_only: bool = False
+    faults: Faults = field(default_factory=Faults)
+
+    def folder(self, peer: int) -> Path:
+        """Where a peer keeps everything."""
+        return self.out / f"peer-{peer}"
+
+    def bootstrap_arguments(self) -> list[str]:
+        """The command line of the entry node."""
+        identity = self.out / "bootstrap" / "identity"
+        listen = "/ip4/127.0.0.1/tcp/0"
+        flags = ["--manifest", str(self.manifest), "--listen", listen, "--identity", str(identity)]
+        return ["bootstrap", "--json", *flags]
+
+    def peer_arguments(self, peer: int, join: Sequence[str]) -> list[str]:
+        """The command line of a peer."""
+        flags = ["--manifest", str(self.manifest), "--out", str(self.folder(peer)), "--name", f"peer-{peer}"]
+        flags += ["--threads", "1", "--device", "cpu", "--slowdown", str(self.faults.slowdown(peer))]
+        flags += ["--data", self.data] if self.data else []
+        flags += ["--lockstep"] if self.lockstep else []
+        flags += ["--local-only"] if self.local_only else ["--join", *join]
+        return ["peer", "--json", *flags]
