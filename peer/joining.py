@@ -127,6 +127,8 @@ class Peer:
         self.outer = self._make_outer()
         self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
         self._boundary_at = 0.0
+        self._from_step = 0
+        """The first due step for which our record counts. Renewals must not move it: for a while nobody would own."""
         self._closed = False
         self._in_outer(self._start)
 
@@ -204,7 +206,6 @@ class Peer:
         self._mailbox.fail(why)
 
     def _presence(self, addresses: Sequence[str], wall: float) -> Presence:
-        gap = -(-self.schedule.sync_every // len(self.schedule.offsets))
         return Presence(
             version=VERSION,
             run=run_id(self.manifest),
@@ -212,7 +213,7 @@ class Peer:
             addresses=tuple(addresses[:8]),
             role="train",
             owns=bool(addresses),
-            from_step=0 if self.step == 0 else self.step + 2 * gap,
+            from_step=self._from_step,
             issued=wall,
             expires=wall + self.manifest.limits.presence_ttl,
             name=self.settings.name,
@@ -223,7 +224,11 @@ class Peer:
         wanted, end, told = self.manifest.run.start_peers, clock.monotonic() + GATHER_TIMEOUT, 0.0
         while clock.monotonic() < end and not stop() and not self.alone:
             here = self._in_outer(lambda: self.outer.present(wanted))
-            if here >= wanted or self._in_outer(self.outer.furthest) > 0:
+            reached = self._in_outer(self.outer.furthest)
+            if reached >= self.schedule.sync_every:  # a run that is under way: own from two windows ahead
+                self._from_step = reached + 2 * -(-self.schedule.sync_every // len(self.schedule.offsets))
+                self.network.post(self.network.rendezvous.announce_soon)
+            if reached or here >= wanted:
                 return
             if clock.monotonic() > told + 5:
                 told = clock.monotonic()

@@ -206,7 +206,7 @@ class Ledger(Generic[S]):
         if link.parent == chain.head:
             return self._extend(chain, entry)
         if chain.newest is not None and link.parent == chain.base_head:
-            _check_sibling(chain, link)
+            _check_sibling(link, chain.newest.message.link)
             branch = [entry]
         elif chain.aside and link.parent == chain.aside[-1].head:
             _check_follows(link, chain.aside[-1].message.link)
@@ -350,16 +350,13 @@ class Ledger(Generic[S]):
 def _check_follows(link: Link, parent: Link | None) -> None:
     """ProtocolError unless depth, due step and weights are those of a child of `parent` (None: genesis)."""
     depth, due, cumulative = (parent.depth, parent.due, parent.cumulative) if parent else (0, 0, 0)
-    if link.depth != depth + 1 or link.due <= due or link.cumulative != cumulative + link.weight:
+    right = (depth + 1, due, cumulative + link.weight)
+    if (link.depth, link.due - link.span, link.cumulative) != right:
         raise ProtocolError("link does not follow from its parent")
 
 
-def _check_sibling(chain: Chain[Any], link: Link) -> None:
+def _check_sibling(link: Link, twin: Link) -> None:
     """The same for a link beside the newest one, whose parent may no longer be kept."""
-    assert chain.newest is not None
-    twin = chain.newest.message.link
-    known = bool(chain.kept) and chain.kept[-1].head == chain.base_head
-    due = chain.kept[-1].message.link.due if known else 0
-    before = twin.cumulative - twin.weight
-    if link.depth != twin.depth or link.due <= due or link.cumulative - link.weight != before:
+    right = (twin.depth, twin.due - twin.span, twin.cumulative - twin.weight)
+    if (link.depth, link.due - link.span, link.cumulative - link.weight) != right:
         raise ProtocolError("link does not follow from its parent")

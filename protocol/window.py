@@ -147,8 +147,10 @@ class Windows:
         """A contribution that has been checked (signature, payload) came to us as an owner."""
         chain = self._ledger.chains[message.chunk]
         key = (message.chunk, message.due)
-        if message.parent.due >= message.due and message.parent.depth:
+        if message.parent.due >= message.due:
             raise ProtocolError("contribution is not after its parent")
+        if not _possible(message.parent):
+            raise ProtocolError("contribution misstates its parent")
         if message.parent.head == chain.head and self._ledger.known_parent(message.chunk) != _facts(message.parent):
             raise ProtocolError("contribution misstates its parent")
         self._sent_for.setdefault(message.chunk, {})[message.peer] = message.due
@@ -321,3 +323,10 @@ class Windows:
 
 def _facts(parent: Parent) -> tuple[int, int, int, int, int]:
     return parent.depth, parent.due, parent.span, parent.weight, parent.cumulative
+
+
+def _possible(parent: Parent) -> bool:
+    """Whether a tip can be so at all: all zero at genesis, else nothing zero and nothing more than its sum."""
+    if parent.depth == 0:
+        return not any(_facts(parent))
+    return 0 < parent.span <= parent.due and 0 < parent.weight <= parent.cumulative

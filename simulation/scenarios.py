@@ -114,6 +114,17 @@ def silent_owner() -> None:
     finish(swarm)
 
 
+def idle_owner() -> None:
+    """An owner that takes contributions and closes nothing is passed over after a while."""
+    swarm = Swarm(CALM, seed=4)
+    owner = first_owner(swarm, 0, 24)
+    swarm.peers[owner].node.windows.receive = lambda message, payload, now: None  # type: ignore[method-assign]
+    swarm.clock.run(when(CALM, 35))
+    others = [peer for peer in swarm.peers if peer.index != owner]
+    require(all(peer.node.ledger.chains[0].due == 24 for peer in others), "an idle owner's chunk fails over")
+    finish(swarm)
+
+
 def frozen_contributor() -> None:
     """Nobody waits for a frozen contributor longer than the deadline; awake, it catches up."""
     swarm = Swarm(CALM, seed=5)
@@ -198,6 +209,7 @@ SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     slow_peer,
     killed_owner,
     silent_owner,
+    idle_owner,
     frozen_contributor,
     corrupted_anchor,
     fast_and_corrupted,

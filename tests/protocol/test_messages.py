@@ -45,13 +45,14 @@ tokens = st.integers(1, 1 << 40)
 weights = st.integers(0, (1 << 62) - 1)
 records = st.binary(max_size=1024)
 parents = st.builds(
-    Parent, head=digests, state=digests, depth=indices, due=steps, weight=weights, cumulative=weights
+    Parent, head=digests, state=digests, depth=indices, due=steps, span=steps, weight=weights, cumulative=weights
 )
 parts = st.builds(Part, peer=digests, tokens=tokens, payload=digests, signature=signatures)
 links = st.builds(
     Link,
     chunk=indices,
     due=steps,
+    span=st.integers(1, (1 << 40) - 1),
     parent=digests,
     state=digests,
     depth=st.integers(1, (1 << 24) - 1),
@@ -91,6 +92,7 @@ def link(**changes: Any) -> Link:
     fields: dict[str, Any] = {
         "chunk": 3,
         "due": 120,
+        "span": 120,
         "parent": some(1),
         "state": some(2),
         "depth": 1,
@@ -103,7 +105,7 @@ def link(**changes: Any) -> Link:
 
 
 def contribution() -> Contribution:
-    return Contribution(3, 120, Parent(some(1), some(2), 0, 0, 0, 0), 100, some(4), some(3), some(5, 64))
+    return Contribution(3, 120, Parent(some(1), some(2), 0, 0, 0, 0, 0), 100, some(4), some(3), some(5, 64))
 
 
 def refused(data: bytes) -> bool:
@@ -245,15 +247,16 @@ def test_golden_bytes() -> None:
     assert close_text(some(1)) == b"potluck close 1" + some(1)
 
 
-GENESIS = "?"
-LINK = "?"
-CONTRIBUTION = "?"
+GENESIS = "41d00e732ac4fe8ecae07f7baa53753a5c02a8beac8c76d54fc368c586ec782b"
+LINK = "52a82971b589a345c515d6ea65d494b1eb31bd392a7e4bae39c25e9805fc5e14"
+CONTRIBUTION = "16a54a8cf8447468e32fce57d901684bf38fc6a11e4567e004f90088eaa8f309"
 
 
 def test_a_head_covers_run_and_every_field() -> None:
     changes: list[dict[str, Any]] = [
         {"chunk": 4},
         {"due": 121},
+        {"span": 119},
         {"parent": some(0)},
         {"state": some(0)},
         {"depth": 2},
