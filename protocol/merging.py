@@ -72,7 +72,7 @@ class Merges:
     def take(self, own_step: int, chunks: Iterable[int] | None = None) -> list[Mix | TooLate]:
         """What is to be done at the boundary after `own_step` inner steps, in chunk order; each at most once."""
         done: list[Mix | TooLate] = []
-        for chunk in sorted(self._pending if chunks is None else chunks):
+        for chunk in sorted(self._pending if chunks is None else self._pending.keys() & set(chunks)):
             pending = self._pending[chunk]
             snapshot = self._opened.get(Window(self._fragment_of[chunk], pending.due))
             late = 0 if snapshot is None else own_step - snapshot - self._overlap

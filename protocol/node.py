@@ -1,8 +1,8 @@
 """One peer's part in the protocol: frames, openings and time in; frames, settled chunks and notes out.
 
-The node does no I/O and reads no clock: `now` is any monotonic clock's seconds, `wall` is Unix time (presence records only).
-After every call the caller takes `take()`'s commands and calls `handle_timer` at `get_timer()`. It runs the same over
-libp2p (peer/) and over the simulator's links.
+The node does no I/O and reads no clock: `now` is any monotonic clock's seconds, `wall` is Unix time (presence records
+only). After every call the caller takes `take()`'s commands and calls `handle_timer` at `get_timer()`. It runs the same
+over libp2p (peer/) and over the simulator's links.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Node:
         self._say_ourselves()
         self._tell_status()
         ranking = self.roster.ranked(chunks, window.due)
-        too_late = set()
+        too_late: set[bytes] = set()
         for chunk, values in zip(chunks, local, strict=True):
             reason = self._contribute(chunk, window.due, values, tokens, ranking[chunk], now)
             if reason:
@@ -330,7 +330,7 @@ class Node:
         return window
 
     def _is_far(self, due: int) -> bool:
-        """Whether a due step is more than two rounds ahead of the pace; our own step is no excuse, it may be the wrong one."""
+        """Whether a due step is more than two rounds ahead of the pace. Our own step may be the wrong one."""
         return due > self.roster.pace() + 2 * self._schedule.sync_every
 
     def _notice(self, window: Window) -> None:

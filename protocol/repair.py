@@ -1,7 +1,7 @@
 """Finding out that heads differ, and getting what is missing (docs/protocol.md, section 8).
 
-A difference must last for a random while before anything is asked: windows in flight make heads differ for a moment all the time.
-What is missing comes as links, which any holder has, or as a whole state; the ledger proves both.
+A difference must last for a random while before anything is asked: windows in flight make heads differ for a moment all
+the time. What is missing comes as links, which any holder has, or as a whole state; the ledger proves both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One window of one chunk, from both sides: contributing to it, and owning it (docs/protocol.md, sections 4 and 5).
 
-Contributing: sent to the best-ranked owner that is not lost; to the next when that one is lost or silent; settled by any link of this
-or a later due step. Owning: contributions are grouped by what they were measured from; exactly one group is closed, when all who
-are expected have come, or at the deadline, and only if it weighs enough. Events in, commands out; time is an argument.
+Contributing: sent to the best-ranked owner that is not lost; to the next when that one is lost or silent; settled by
+any link of this or a later due step. Owning: contributions are grouped by what they were measured from; exactly one
+group is closed, when all who are expected have come, or at the deadline, and only if it weighs enough. Events in,
+commands out; time is an argument.
 """
 
 from __future__ import annotations
@@ -208,28 +209,25 @@ class Windows:
         return (self._ledger.contributors(chunk) | recent) & self._roster.trainers()
 
     def _best(self, gathering: Gathering) -> list[tuple[Contribution, bytes]]:
-        """The one group that may be closed: the most contributors', on our own tip, on the greatest branch, in this order.
+        """The one group that may be closed: most contributors, then on our own tip, then on the greatest branch.
 
-        What a contributor says of a parent that we do not hold cannot be checked, and neither can the state that it was measured
-        from: so heads count first, or one liar, or one fast peer with a flipped bit, would take every window. Empty if no
-        branch beats our tip or the group weighs too little.
+        What a contributor says of a parent that we do not hold cannot be checked, and neither can the state that it was
+        measured from: so heads count first, or one liar, or one fast peer with a flipped bit, would take every window.
+        Empty if no branch beats our tip or the group weighs too little.
         """
         groups: dict[Parent, list[tuple[Contribution, bytes]]] = {}
         for item in gathering.received.values():
             groups.setdefault(item[0].parent, []).append(item)
         tip = self._ledger.chains[gathering.chunk]
-        ranked = [
-            (len(group), parent.head == tip.head, parent.cumulative + self._weight(group), parent.head, parent.state, parent)
-            for parent, group in groups.items()
-            if parent.cumulative + self._weight(group) > tip.order[0]
-        ]
-        if not ranked:
+        after = {parent: parent.cumulative + self._weight(group) for parent, group in groups.items()}
+        useful = [parent for parent in groups if after[parent] > tip.order[0]]
+        if not useful:
             return []
-        parent = max(ranked, key=lambda one: one[:5])[5]
+        parent = max(useful, key=lambda p: (len(groups[p]), p.head == tip.head, after[p], p.head, p.state))
         return groups[parent] if self._enough(self._weight(groups[parent]), gathering.due, parent) else []
 
     def _enough(self, weight: int, due: int, parent: Parent) -> bool:
-        """Whether more than half of the swarm that closed the parent is here; half of that for each due step missed since.
+        """Whether more than half of the swarm that closed the parent is here; half of that for each due step missed.
 
         Weights are compared per swarm step: a first link, or one after a miss, holds the tokens of more steps.
         """

@@ -1,7 +1,7 @@
 """Random faults from one seed, and whole runs under them.
 
-A run has bad weather and faults for its first part, then calm. In the calm everyone gets what it lacks, and the live
-peers' heads become equal within two rounds of that.
+A run has bad weather and faults for its first part, then calm. In the calm everyone gets what it lacks, the live peers'
+heads become equal within two rounds of that, and everyone comes to the end of the run with equal heads.
 """
 
 from __future__ import annotations
@@ -42,21 +42,32 @@ def random_plan(seed: int, *, peers: tuple[int, int] = (2, 5)) -> Plan:
     )
     number = dice.randint(*peers)
     slowness = tuple(dice.choice([1.0, 1.0, 1.0, 1.5, 3.0]) for _ in range(number))
-    overlap = dice.choice([0, 2, 5])
-    return Plan(peers=number, steps=72, overlap=overlap, slowness=slowness, weather=weather)
+    return Plan(
+        peers=number,
+        steps=96,
+        overlap=dice.choice([0, 2, 5, 8]),
+        step_seconds=dice.choice([0.1, 0.1, 0.4]),
+        slowness=slowness,
+        tokens_a_step=tuple(dice.choice([100, 100, 100, 30, 1000]) for _ in range(number)),
+        contribution_codec=dice.choice(["e3m0", "e3m0", "fp32"]),
+        weather=weather,
+    )
 
 
 def inject(swarm: Swarm, seed: int, calm: float) -> None:
-    """Schedule crashes, freezes and corruption before `calm` (seconds of virtual time)."""
+    """Schedule crashes, freezes, cut links and corruption before `calm` (seconds of virtual time)."""
     dice = random.Random(f"faults {seed}")
-    for _ in range(dice.randint(0, 3)):
+    for _ in range(dice.randint(0, 4)):
         victim, when = dice.randrange(swarm.plan.peers), dice.uniform(0.2, calm)
-        kind = dice.choice(["crash", "crash", "freeze", "corrupt"])
+        kind = dice.choice(["crash", "freeze", "cut", "corrupt"])
         if kind == "crash":
             swarm.clock.at(when, lambda v=victim: _crash_but_one(swarm, v))  # type: ignore[misc]
         elif kind == "freeze":
             key, seconds = swarm.keys[victim], dice.uniform(0.5, 5.0)
             swarm.clock.at(when, lambda k=key, s=seconds: swarm.network.freeze(k, s))  # type: ignore[misc]
+        elif kind == "cut":
+            seconds = min(dice.uniform(0.5, 5.0), calm - when)
+            swarm.clock.at(when, lambda v=victim, s=seconds: _cut_off(swarm, v, s))  # type: ignore[misc]
         elif kind == "corrupt":
             chunk = dice.randrange(len(swarm.plan.fragment_of))
             swarm.clock.at(when, lambda v=victim, c=chunk: swarm.corrupt(v, c))  # type: ignore[misc]
@@ -65,6 +76,12 @@ def inject(swarm: Swarm, seed: int, calm: float) -> None:
 def _crash_but_one(swarm: Swarm, victim: int) -> None:
     if len(swarm.live) > 1:
         swarm.crash(victim)
+
+
+def _cut_off(swarm: Swarm, victim: int, seconds: float) -> None:
+    for other in swarm.keys:
+        if other != swarm.keys[victim]:
+            swarm.network.cut(swarm.keys[victim], other, seconds)
 
 
 def run(seed: int, plan: Plan | None = None) -> Outcome:
@@ -80,6 +97,7 @@ def run(seed: int, plan: Plan | None = None) -> Outcome:
         while any(swarm.network.is_silent(peer.key) for peer in swarm.live):
             swarm.clock.run(swarm.clock.now + 0.05)
         heal(swarm)
+        _finish(swarm)
     except Broken as broken:
         violation = str(broken)
     return Outcome(seed, violation, swarm.invariants.links, len(swarm.live), tuple(swarm.network.log))
@@ -104,6 +122,21 @@ def heal(swarm: Swarm) -> None:
         if swarm.clock.now > limit:
             raise Broken(f"heads still differ after two calm rounds: {[head.hex()[:8] for head in swarm.heads()]}")
         swarm.clock.run(swarm.clock.now + 0.05)
+
+
+def _finish(swarm: Swarm) -> None:
+    """On to the end of the run: everyone gets there, and heads are equal a repair later."""
+    plan = swarm.plan
+    longest = plan.steps * plan.step_seconds * max([1.0, *plan.slowness]) * 1.2 + 6.0
+    while any(peer.step < plan.steps for peer in swarm.live):
+        if swarm.clock.now > longest:
+            raise Broken("a peer did not come to the end of the run")
+        swarm.clock.run(swarm.clock.now + 0.5)
+    limit = swarm.clock.now + 2 * repair_bound(swarm)
+    while len(swarm.heads()) > 1:
+        if swarm.clock.now > limit:
+            raise Broken("heads differ at the end of the run")
+        swarm.clock.run(swarm.clock.now + 0.2)
 
 
 def repair_bound(swarm: Swarm) -> float:

@@ -66,9 +66,7 @@ class Network:
         self._silent: dict[bytes, float] = {}
         self._cut: set[frozenset[bytes]] = set()
 
-    def join(
-        self, key: bytes, deliver: Deliver, lost: Callable[[bytes], None], met: Callable[[bytes], None]
-    ) -> None:
+    def join(self, key: bytes, deliver: Deliver, lost: Callable[[bytes], None], met: Callable[[bytes], None]) -> None:
         """Add a peer:
 
         `deliver` gets its frames, `lost` the peers whose streams broke, `met` those whose opened again.
@@ -92,16 +90,17 @@ class Network:
     def _arrive(self, source: bytes, to: bytes, header: bytes, bulk: bytes) -> None:
         pair = frozenset((source, to))
         if pair in self._cut:
-            self.clock.at(self.clock.now + ACK_OVERDUE, lambda: pair in self._cut and self._suspect(source, to))
+            self.clock.at(self.clock.now + ACK_OVERDUE, lambda: self._suspect(source, to, while_cut=True))
         elif self.is_silent(to):
             self.clock.at(self.clock.now + ACK_OVERDUE, lambda: self._suspect(source, to))
         elif to in self._deliver:
             self.note("frame", source, to, header[1])
             self._deliver[to](source, header, bulk)
 
-    def _suspect(self, source: bytes, to: bytes) -> None:
-        """The sender learns that the receiver is silent, unless it is gone or silent itself."""
-        if source in self._lost and not self.is_silent(source):
+    def _suspect(self, source: bytes, to: bytes, *, while_cut: bool = False) -> None:
+        """The sender learns that the receiver is silent, unless it is gone or silent itself or the cut is over."""
+        is_over = while_cut and frozenset((source, to)) not in self._cut
+        if source in self._lost and not self.is_silent(source) and not is_over:
             self._lost[source](to)
 
     def crash(self, key: bytes) -> None:

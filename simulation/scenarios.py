@@ -133,7 +133,9 @@ def frozen_contributor() -> None:
     swarm.clock.run(when(CALM, 24 + CALM.overlap + 2))
     owned = [chunk for chunk in (0, 1) if first_owner(swarm, chunk, 24) != 1]
     for chunk in owned:
-        require(swarm.peers[0].node.ledger.chains[chunk].due == 24, "a window closes at the deadline without the frozen")
+        require(
+            swarm.peers[0].node.ledger.chains[chunk].due == 24, "a window closes at the deadline without the frozen"
+        )
     swarm.clock.run(when(CALM, 84))
     finish(swarm)
     last = links(swarm.peers[0], 0)[-1]
@@ -182,6 +184,17 @@ def cut_off() -> None:
         require(counted, "every token counts once, those of missed windows too")
 
 
+def two_halves() -> None:
+    """Two peers that start apart make branches of equal weight; when they meet, the greater hash wins for both."""
+    plan = replace(CALM, peers=2, steps=20)
+    swarm = Swarm(plan, seed=12)
+    swarm.network.cut(swarm.keys[0], swarm.keys[1], when(plan, 19))
+    swarm.clock.run(when(plan, 18))
+    ends = {peer.node.ledger.chains[0].order for peer in swarm.peers}
+    require(len({cumulative for cumulative, _ in ends}) == 1 and len(ends) == 2, "apart, both close alone")
+    finish(swarm)
+
+
 def bad_clock() -> None:
     """A peer whose step counter is far ahead drags nobody, and ends no chunk."""
     plan = replace(CALM, steps=400)
@@ -214,6 +227,7 @@ SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     corrupted_anchor,
     fast_and_corrupted,
     cut_off,
+    two_halves,
     bad_clock,
     early_notice,
 )

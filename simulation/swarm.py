@@ -80,9 +80,7 @@ class Plan:
 class SimulatedPeer:
     """A node, its toy trainer and its bridge to it, on the virtual network."""
 
-    def __init__(
-        self, index: int, plan: Plan, network: Network, keys: Sequence[bytes], invariants: Invariants
-    ) -> None:
+    def __init__(self, index: int, plan: Plan, network: Network, keys: Sequence[bytes], invariants: Invariants) -> None:
         self.index, self.plan, self.network, self.key = index, plan, network, keys[index]
         self.invariants = invariants
         self.own_step = 0
@@ -103,9 +101,7 @@ class SimulatedPeer:
         )
         zero = torch.zeros(plan.elements)
         genesis = [ChunkState(anchor=torch.arange(plan.elements) / 64 + c, momentum=zero) for c in range(chunks)]
-        ledger = Ledger(
-            run=RUN, genesis=genesis, arithmetic=self.arithmetic, keys=CheapKeys(self.key), weight_cap=4
-        )
+        ledger = Ledger(run=RUN, genesis=genesis, arithmetic=self.arithmetic, keys=CheapKeys(self.key), weight_cap=4)
         self.node = Node(
             ledger=ledger,
             arithmetic=self.arithmetic,

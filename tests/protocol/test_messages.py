@@ -271,6 +271,10 @@ def test_a_head_covers_run_and_every_field() -> None:
 
 def test_a_contribution_is_signed_whole_but_for_the_signature() -> None:
     one = contribution()
-    assert contribution_text(some(1), one) == contribution_text(some(1), msgspec.structs.replace(one, signature=some(0, 64)))
+    assert contribution_text(some(1), one) == contribution_text(
+        some(1), msgspec.structs.replace(one, signature=some(0, 64))
+    )
     for name, value in {"chunk": 4, "due": 1, "tokens": 5, "payload": some(0), "peer": some(0)}.items():
-        assert contribution_text(some(1), msgspec.structs.replace(one, **{name: value})) != contribution_text(some(1), one)
+        assert contribution_text(some(1), msgspec.structs.replace(one, **{name: value})) != contribution_text(
+            some(1), one
+        )

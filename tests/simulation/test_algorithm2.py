@@ -1,7 +1,7 @@
 """Four peers in lock-step over the virtual network do Algorithm 2 of Streaming DiLoCo (arXiv 2501.18512), bit for bit.
 
-The reference below is a straight line: plain loops over replicas, numpy arithmetic of its own, no ledger, window or message.
-It shares with the product only the codec, which is specified by its bytes and tested against golden ones.
+The reference below is a straight line: plain loops over replicas, numpy arithmetic of its own, no ledger, window or
+message. It shares with the product only the codec, which is specified by its bytes and tested against golden ones.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ def unpacked(data: bytes, how: Codec) -> Vector:
     return how.decode(data, ELEMENTS).numpy()
 
 
+def initial() -> list[Vector]:
+    """The simulated swarm's initial parameters, chunk by chunk."""
+    ramp = np.arange(ELEMENTS, dtype=np.float32) / np.float32(64)
+    return [ramp + np.float32(chunk) for chunk in range(FRAGMENTS * CHUNKS)]
+
+
 def outer_step(anchor: Vector, velocity: Vector, mean: Vector) -> tuple[Vector, Vector]:
     """Nesterov: v ← μ·v + Δ̄, anchor ← anchor − lr·(Δ̄ + μ·v); every operation rounded to fp32."""
     velocity = velocity * np.float32(MOMENTUM) + mean
@@ -69,7 +75,7 @@ def weighted_mean(deltas: list[tuple[int, Vector]]) -> Vector:
 def reference(peers: int, tau: int, alpha: float, way: str) -> tuple[list[Vector], list[Vector], list[list[Vector]]]:
     """Anchors, momenta and every replica's parameters after STEPS steps of Algorithm 2."""
     how = codec(way, block=32)
-    anchors = [np.arange(ELEMENTS, dtype=np.float32) / np.float32(64) + np.float32(c) for c in range(FRAGMENTS * CHUNKS)]
+    anchors = initial()
     velocities = [np.zeros(ELEMENTS, np.float32) for _ in anchors]
     replicas = [Replica(m, TOKENS[m], [a.copy() for a in anchors]) for m in range(peers)]
     snapshot_at = dict.fromkeys(range(FRAGMENTS), 0)
@@ -152,8 +158,8 @@ def test_every_window_had_all_four_and_one_link_a_round() -> None:
 
 
 def test_one_peer_with_fp32_no_overlap_and_no_mixing_is_diloco_with_one_worker() -> None:
-    """DiLoCo with M = 1: H inner steps from the anchor, an outer Nesterov step on anchor − θ, and θ starts from there."""
-    anchor = [np.arange(ELEMENTS, dtype=np.float32) / np.float32(64) + np.float32(c) for c in range(4)]
+    """DiLoCo with M = 1: H inner steps, an outer Nesterov step on anchor − θ, and θ starts again from the anchor."""
+    anchor = initial()
     velocity = [np.zeros(ELEMENTS, np.float32) for _ in anchor]
     worker = Replica(0, 100, [a.copy() for a in anchor])
     for step in range(1, STEPS + 1):

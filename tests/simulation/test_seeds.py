@@ -1,4 +1,7 @@
-"""Random faults: whole runs from one seed each, with loss, delay, reordering, duplication, crashes, freezes and corruption."""
+"""Random faults: whole runs from one seed each.
+
+Loss, delay, reordering, duplication, crashes, freezes, cut links and flipped bits, in one half of the run; then calm.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simulation.faults import Outcome, random_plan, run
+from simulation.faults import random_plan, run
 
 FEW, MANY = 300, 1200
 CHUNK = 20
@@ -42,7 +45,7 @@ def test_twelve_hundred_other_seeds_break_no_promise() -> None:
 @pytest.mark.parametrize("seed", [3, 31, 321])
 def test_one_seed_gives_one_event_log(seed: int) -> None:
     one, again = run(seed), run(seed)
-    assert len(one.log) > 500
+    assert len(one.log) > 400
     assert one == again
 
 
@@ -51,7 +54,7 @@ def test_other_seeds_give_other_logs() -> None:
 
 
 def test_all_faults_really_happen() -> None:
-    kinds = {"crash", "freeze", "corrupt", "lost", "missed", "settled"}
+    kinds = {"crash", "freeze", "corrupt", "cut", "lost", "missed", "settled"}
     seen: set[str] = set()
     for seed in range(20):
         seen |= {line.split()[1] for line in run(seed).log}
@@ -60,12 +63,8 @@ def test_all_faults_really_happen() -> None:
 
 def test_without_weather_and_faults_nothing_is_missed() -> None:
     plan = replace(random_plan(0), slowness=(), weather=replace(random_plan(0).weather, loss=0.0, jitter=0.0))
-    calm = [seed for seed in range(20) if not any(word in quiet(seed, plan) for word in (" crash ", " freeze ", " corrupt "))]
+    faults = (" crash ", " freeze ", " corrupt ", " cut ")
+    logs = ["\n".join(run(seed, plan).log) for seed in range(12)]
+    calm = [log for log in logs if not any(fault in log for fault in faults)]
     assert calm
-    for seed in calm[:2]:
-        assert " missed " not in quiet(seed, plan)
-
-
-def quiet(seed: int, plan: object) -> str:
-    outcome: Outcome = run(seed, plan)  # type: ignore[arg-type]
-    return "\n".join(outcome.log)
+    assert not [log for log in calm if " missed " in log]

@@ -1,0 +1,305 @@
+"""A node in a swarm on the virtual network: hostile frames cost a counter, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from aggregation.codecs import codec
+from protocol.errors import ProtocolError
+from protocol.messages import (
+    FINISHED,
+    Contribution,
+    Heads,
+    Hello,
+    Link,
+    LinkMessage,
+    Message,
+    Open,
+    Parent,
+    Pull,
+    StateMessage,
+    Status,
+    close_text,
+    contribution_text,
+    decode,
+    encode,
+    link_head,
+    sha256,
+)
+from simulation.network import Weather
+from simulation.scenarios import CALM, links, when
+from simulation.swarm import RUN, CheapKeys, Swarm
+
+STRANGER = b"s" * 32
+
+
+def swarm_at(step: int, seed: int = 11) -> Swarm:
+    swarm = Swarm(CALM, seed=seed)
+    swarm.clock.run(when(CALM, step))
+    return swarm
+
+
+def memory(swarm: Swarm, index: int = 0) -> bytes:
+    """A digest of what a hostile frame must not change: state, windows, roster, notices, wishes."""
+    node = swarm.peers[index].node
+    words: list[bytes] = [node.ledger.digest()]
+    for chain in node.ledger.chains:
+        words += [node.ledger._arithmetic.dump(chain.base), *(e.head for e in (*chain.kept, *chain.aside))]
+        words += sorted(chain.early)
+    shape = (
+        node.step,
+        sorted(node.windows.outbound),
+        [(key, sorted(one.received)) for key, one in sorted(node.windows.gathering.items())],
+        sorted(node.roster.neighbours),
+        sorted(node._noticed),
+        sorted(node.repair._pulling),
+        list(node.repair._wanted),
+        sorted(node._opened.items()),
+    )
+    return sha256(*words, repr(shape).encode())
+
+
+def attack(swarm: Swarm, header: bytes, bulk: bytes = b"", sender: int = 1) -> None:
+    """Hand one frame to peer 0: it must be refused and leave no trace."""
+    node, now = swarm.peers[0].node, swarm.clock.now
+    node.handle_timer(now)
+    node.take()
+    before = memory(swarm)
+    with pytest.raises(ProtocolError):
+        node.receive(swarm.keys[sender], header, bulk, now=now, wall=now)
+    assert memory(swarm) == before
+    assert node.take() == []
+
+
+def contribution(swarm: Swarm, sender: int = 1, **changes: object) -> tuple[Contribution, bytes]:
+    """A contribution that peer `sender` might make now to chunk 0, validly signed with the changes in it."""
+    peer = swarm.peers[sender]
+    bulk = peer.arithmetic.contribution(0, peer.node.ledger.tip(0), peer.theta[0])
+    parent = peer.node.ledger.parent(0, peer.node.ledger.tip(0))
+    made = Contribution(0, 24, parent, 1200, sha256(bulk), peer.key, bytes(64))
+    made = msgspec.structs.replace(made, **changes)
+    signature = CheapKeys(made.peer).sign(contribution_text(RUN, made))
+    return msgspec.structs.replace(made, signature=signature), bulk
+
+
+def test_an_honest_contribution_is_taken() -> None:
+    swarm = swarm_at(22)
+    message, bulk = contribution(swarm)
+    now = swarm.clock.now
+    swarm.peers[0].node.receive(swarm.keys[1], encode(message), bulk, now=now, wall=now)
+    assert (0, 24) in swarm.peers[0].node.windows.gathering
+
+
+def test_bad_contributions() -> None:
+    swarm = swarm_at(22)
+    good, bulk = contribution(swarm)
+    for changes in (
+        {"chunk": 4},
+        {"chunk": 1 << 23},
+        {"due": 25},
+        {"due": 0},
+        {"due": 60},
+        {"due": 1 << 39},
+        {"peer": STRANGER},
+        {"payload": bytes(32)},
+    ):
+        attack(swarm, encode(contribution(swarm, **changes)[0]), bulk)
+    attack(swarm, encode(msgspec.structs.replace(good, signature=bytes(64))), bulk)
+    attack(swarm, encode(msgspec.structs.replace(good, tokens=1 << 40)), bulk)
+    for bad in (b"", bulk[:-1], bulk + b"\0", bytes(len(bulk) - 1) + b"\x08", bulk[::-1]):
+        attack(swarm, encode(contribution(swarm, payload=sha256(bad))[0]), bad)
+    fields = msgspec.msgpack.decode(encode(good))
+    for tokens in (0, -1, -(1 << 62), (1 << 40) + 1, 1 << 63):
+        fields[4] = tokens
+        attack(swarm, msgspec.msgpack.encode(fields), bulk)
+
+
+def test_a_contribution_that_misstates_its_parent() -> None:
+    swarm = swarm_at(22)
+    parent = contribution(swarm)[0].parent
+    for change in ({"weight": 1}, {"cumulative": 1 << 61}, {"depth": 9}, {"due": 24}, {"span": 3}):
+        lie = msgspec.structs.replace(parent, **change)
+        message, bulk = contribution(swarm, parent=lie)
+        attack(swarm, encode(message), bulk)
+
+
+def test_not_finite_payloads() -> None:
+    plan = replace(CALM, contribution_codec="fp32", result_codec="fp32")
+    swarm = Swarm(plan, seed=1)
+    swarm.clock.run(when(plan, 22))
+    for value in (float("nan"), float("inf"), float("-inf"), 3e38):
+        bad = torch.full((plan.elements,), value).numpy().tobytes()
+        attack(swarm, encode(contribution(swarm, payload=sha256(bad))[0]), bad)
+        link = links(swarm.peers[1], 0)[-1]
+        attack(swarm, encode(signed(msgspec.structs.replace(link, result=sha256(bad)))), bad)
+
+
+def signed(link: Link, owner: bytes = STRANGER) -> LinkMessage:
+    return LinkMessage(link, owner, CheapKeys(owner).sign(close_text(link_head(RUN, link))))
+
+
+def test_bad_links_do_not_even_move_the_step() -> None:
+    swarm = swarm_at(22)
+    entry = swarm.peers[1].node.ledger.recent(0, 1)[0]
+    link, bulk = entry.message.link, entry.payload
+    attack(swarm, encode(msgspec.structs.replace(entry.message, signature=bytes(64))), bulk)
+    for changes in ({"chunk": 7}, {"due": 13}, {"due": 1 << 39}, {"weight": 1}, {"parts": link.parts[::-1]}):
+        attack(swarm, encode(signed(msgspec.structs.replace(link, **changes))), bulk)
+    ahead = {"due": 24, "span": 12, "parent": entry.head, "depth": 2}
+    for lie in ({"cumulative": 1 << 61}, {"cumulative": link.weight}, {"depth": 3, "cumulative": 2 * link.weight}):
+        attack(swarm, encode(signed(msgspec.structs.replace(link, **(ahead | lie)))), bulk)
+    state = StateMessage(link, entry.message.owner, entry.message.signature)
+    attack(swarm, encode(state), bulk)
+    attack(swarm, encode(state), bytes(8 * CALM.elements) + bulk)
+
+
+def test_windows_far_ahead_are_refused_from_anyone() -> None:
+    swarm = swarm_at(22)
+    link = links(swarm.peers[1], 0)[-1]
+    bulk = swarm.peers[1].node.ledger.recent(0, 1)[0].payload
+    attack(swarm, encode(Open(0, 60)))
+    attack(swarm, encode(signed(msgspec.structs.replace(link, due=60, span=60))), bulk)
+
+
+def test_frames_that_do_not_belong() -> None:
+    swarm = swarm_at(22)
+    attack(swarm, encode(Open(9, 24)))
+    attack(swarm, encode(Open(0, 23)))
+    attack(swarm, encode(Open(0, 24)), b"bulk")
+    attack(swarm, encode(Heads(())))
+    attack(swarm, encode(Pull(9, ())))
+    attack(swarm, encode(Hello(2, b"")))
+    attack(swarm, encode(Hello(1, b"garbage")))
+    attack(swarm, b"")
+    attack(swarm, b"\x93\x05" * 100)
+
+
+def test_another_runs_messages_are_refused() -> None:
+    swarm = swarm_at(22)
+    good, bulk = contribution(swarm)
+    foreign = CheapKeys(good.peer).sign(contribution_text(sha256(b"another run"), good))
+    attack(swarm, encode(msgspec.structs.replace(good, signature=foreign)), bulk)
+    entry = swarm.peers[1].node.ledger.recent(0, 1)[0]
+    head = link_head(sha256(b"another run"), entry.message.link)
+    forged = CheapKeys(STRANGER).sign(close_text(head))
+    attack(swarm, encode(LinkMessage(entry.message.link, STRANGER, forged)), entry.payload)
+
+
+def test_replays_change_nothing() -> None:
+    """Every frame of a healthy run, sent once more at its end to everyone."""
+    swarm = Swarm(replace(CALM, steps=30), seed=5)
+    frames: list[tuple[bytes, bytes, bytes]] = []
+    send = swarm.network.send
+
+    def recorded(source: bytes, to: bytes, header: bytes, bulk: bytes) -> None:
+        frames.append((source, header, bulk))
+        send(source, to, header, bulk)
+
+    swarm.network.send = recorded  # type: ignore[method-assign]
+    swarm.clock.run(40.0)
+    swarm.network.send = send  # type: ignore[method-assign]
+    heads, taken = swarm.heads(), [len(peer.mixes) for peer in swarm.peers]
+    assert len(heads) == 1 and len(frames) > 100
+    random.Random(1).shuffle(frames)
+    for source, header, bulk in frames:
+        for to in swarm.keys:
+            send(source, to, header, bulk)
+    swarm.clock.run(swarm.clock.now + 20.0)
+    assert swarm.heads() == heads
+    assert [len(peer.mixes) for peer in swarm.peers] == taken
+
+
+def is_refused(header: bytes) -> bool:
+    try:
+        decode(header)
+    except ProtocolError:
+        return True
+    return False
+
+
+garbage = st.one_of(
+    st.binary(max_size=80),
+    st.builds(lambda body, tag: bytes([0x93, tag]) + body, st.binary(max_size=80), st.integers(0, 12)),
+).filter(is_refused)
+
+
+@settings(max_examples=5, phases=[Phase.generate])
+@given(st.lists(st.tuples(garbage, st.binary(max_size=300)), min_size=20, max_size=60))
+def test_garbage_to_everyone_all_the_time_disturbs_nobody(frames: list[tuple[bytes, bytes]]) -> None:
+    swarm = Swarm(replace(CALM, steps=40), seed=1)
+    for index, (header, bulk) in enumerate(frames):
+        for source, to in zip(swarm.keys, [*swarm.keys[1:], swarm.keys[0]], strict=True):
+            swarm.clock.at(0.5 * index, lambda s=source, t=to, h=header, b=bulk: deliver(swarm, s, t, h, b))  # type: ignore[misc]
+    swarm.clock.run(40.0)
+    assert len(swarm.heads()) == 1
+    assert [len(link.parts) for link in links(swarm.peers[0], 0)] == [4, 4, 4]
+    assert not any(peer.missed for peer in swarm.peers)
+    assert [peer.refused for peer in swarm.peers] == [len(frames)] * 4
+
+
+def deliver(swarm: Swarm, source: bytes, to: bytes, header: bytes, bulk: bytes) -> None:
+    for peer in swarm.peers:
+        if peer.key == to:
+            peer._deliver(source, header, bulk)
+
+
+def test_enormous_claims_of_a_member_move_nobody_far() -> None:
+    """A signed contribution with 2^40 tokens counts four times the median, and its branch claims count nothing."""
+    swarm = swarm_at(22)
+    lie = Parent(bytes(32), bytes(32), 5, 12, 12, 1 << 60, 1 << 61)
+    message, bulk = contribution(swarm, sender=3, parent=lie, tokens=1 << 40)
+    for peer in swarm.peers:
+        swarm.network.send(swarm.keys[3], peer.key, encode(message), bulk)
+    swarm.clock.run(when(CALM, 57))
+    for link in links(swarm.peers[0], 0):
+        assert link.cumulative < 100_000
+    assert [link.due for link in links(swarm.peers[0], 0)] == [12, 24, 36, 48]
+
+
+def test_a_peer_whose_parameters_are_not_finite_does_not_contribute() -> None:
+    swarm = swarm_at(22)
+    swarm.peers[2].theta[0][0] = float("nan")
+    swarm.clock.run(when(CALM, 40))
+    assert any(one.reason == "our parameters are not finite" for one in swarm.peers[2].missed)
+    assert all(len(link.parts) == 3 for link in links(swarm.peers[0], 0)[1:])
+    assert bool(swarm.peers[0].node.ledger.tip(0).anchor.isfinite().all())
+
+
+def test_a_contribution_without_training_is_not_sent() -> None:
+    swarm = swarm_at(22)
+    peer = swarm.peers[0]
+    window = CALM.schedule.opening(24)[0]
+    peer.node.open(window, peer.theta[:2], tokens=1200, now=swarm.clock.now)
+    assert "nothing trained" in {getattr(one, "reason", "") for one in peer.node.take()}
+
+
+def test_all_finished_needs_everyones_final_heads() -> None:
+    swarm = swarm_at(22)
+    node = swarm.peers[0].node
+    assert not node.all_finished()
+    for key in swarm.keys[1:]:
+        node.roster.say(key, Status(84, FINISHED, node.ledger.digest()))
+    assert node.all_finished()
+    node.roster.say(swarm.keys[1], Status(84, FINISHED, bytes(32)))
+    assert not node.all_finished()
+    node.roster.lose(swarm.keys[1])
+    assert node.all_finished()
+
+
+def test_a_swarm_of_one_is_a_swarm() -> None:
+    swarm = Swarm(replace(CALM, peers=1, weather=Weather()), seed=1)
+    swarm.clock.run(60.0)
+    assert [link.due for link in links(swarm.peers[0], 0)] == [12, 24, 36, 48, 60, 72]
+
+
+def test_messages_are_small_beside_payloads() -> None:
+    message: Message = contribution(swarm_at(22))[0]
+    assert len(encode(message)) < 400
+    assert codec("e3m0").packed_bytes(1 << 20) > 1000 * len(encode(message))
