@@ -8,9 +8,20 @@ from __future__ import annotations
 
 from aggregation.initial import initialize
 from peer.joining import Peer, join
+from peer.network import NetworkFailed
 from peer.parameters import ModuleParameters, Parameters
 from peer.settings import Settings
 from protocol.errors import UserError
 from protocol.manifest import Manifest
 
-__all__ = ["Manifest", "ModuleParameters", "Parameters", "Peer", "Settings", "UserError", "initialize", "join"]
+__all__ = [
+    "Manifest",
+    "ModuleParameters",
+    "NetworkFailed",
+    "Parameters",
+    "Peer",
+    "Settings",
+    "UserError",
+    "initialize",
+    "join",
+]

@@ -10,6 +10,7 @@ from bootstrap.identity import key_of, peer_id
 from protocol.errors import ProtocolError, UserError
 
 _NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE | re.ASCII)
+_LOOPBACK = 2
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
@@ -53,6 +54,21 @@ def most_useful_first(addresses: Iterable[str]) -> list[str]:
     return sorted(addresses, key=_distance)
 
 
+def usable(addresses: Iterable[str], join: Iterable[str]) -> list[str]:
+    """Those of our own addresses that others of the swarm can be expected to dial.
+
+    Who joins through a public address meets peers from anywhere, so its loopback and private addresses help nobody;
+    in a swarm on one machine or one local network they do. With nobody to join through, all of them.
+    """
+    needed = min((_distance(address) for address in join), default=_LOOPBACK)
+    return [address for address in addresses if _distance(address) <= needed]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether the address means this machine only."""
+    return _distance(address) == _LOOPBACK
+
+
 def _is_host(kind: str, host: str) -> bool:
     if kind.startswith("dns"):
         return _NAME.fullmatch(host) is not None
@@ -68,4 +84,4 @@ def _distance(address: str) -> int:
     if kind.startswith("dns"):
         return 0
     ip = ipaddress.ip_address(host)
-    return 2 if ip.is_loopback else 1 if ip.is_private or ip.is_link_local else 0
+    return _LOOPBACK if ip.is_loopback else 1 if ip.is_private or ip.is_link_local else 0

@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from hivemind.p2p import P2P, P2PDaemonError, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import DEFAULT_MAX_MSG_SIZE
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_safe, write_pbmsg
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from bootstrap.addresses import dialable, is_dialable, most_useful_first, with_peer
-from bootstrap.daemon_words import LastWords
+from bootstrap.daemon_process import STOP_TIMEOUT, DaemonProcess
+from bootstrap.daemon_words import silence_hivemind
 from bootstrap.identity import Identity, key_of, load_or_create, peer_id
 from bootstrap.locks import ClaimedFile
 from bootstrap.ports import require_free
@@ -38,7 +39,6 @@ CONTROL_TIMEOUT = 5.0
 """Seconds that p2pd may take to answer a request that needs no network."""
 STREAM_BUFFER = 1 << 20
 """Bytes that a stream's reader holds before it stops reading: large, for throughput."""
-_STOP_TIMEOUT = 3.0
 _SETTLE = 0.02
 
 
@@ -81,8 +81,12 @@ class DaemonOptions:
 class Daemon:
     """A running p2pd. Made by `start`; use `close` when done."""
 
-    def __init__(self, p2p: P2P, identity: Identity, claim: ClaimedFile, options: DaemonOptions) -> None:
-        self.p2p = p2p
+    def __init__(self, process: DaemonProcess, identity: Identity, claim: ClaimedFile, options: DaemonOptions) -> None:
+        assert process.p2p is not None and process.child is not None
+        self.p2p: P2P = process.p2p
+        self.pid: int = process.child.pid
+        """p2pd's process id, which is also its process group's."""
+        self._process = process
         self.identity = identity
         self.options = options
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -103,14 +107,14 @@ class Daemon:
         require_free(options.listen)
         claim = ClaimedFile(identity_path)
         try:
-            p2p = await _start_with_retries(identity_path, options)
+            process = await _start_with_retries(identity_path, options)
         except BaseException:
             claim.release()
             raise
-        daemon = cls(p2p, identity, claim, options)
-        if p2p.peer_id.to_base58() != identity.peer_id:
+        daemon = cls(process, identity, claim, options)
+        if daemon.p2p.peer_id.to_base58() != identity.peer_id:
             await daemon.close()
-            raise DaemonError(f"p2pd runs as {p2p.peer_id}, not with the identity in {identity_path}")
+            raise DaemonError(f"p2pd runs as {daemon.p2p.peer_id}, not with the identity in {identity_path}")
         return daemon
 
     @property
@@ -168,8 +172,9 @@ class Daemon:
     async def close(self) -> None:
         """Stop p2pd, at the latest by SIGKILL after three seconds, and remove its sockets. May be called twice."""
         self._closing = True
-        await _stop(self.p2p)
-        await asyncio.wait([self._watch], timeout=_STOP_TIMEOUT)
+        if not await self._process.stop():
+            log.warning("p2pd did not stop within %s s and was killed", STOP_TIMEOUT)
+        await asyncio.wait([self._watch], timeout=STOP_TIMEOUT)
         # Our ends of the sockets to p2pd close in later rounds of the loop, which may be about to end.
         await asyncio.sleep(_SETTLE)
         self._claim.release()
@@ -208,9 +213,10 @@ class Daemon:
             raise DaemonError(f"p2pd did not {what}: {error!r}") from error
 
     async def _watch_child(self) -> None:
-        code = await self.p2p._child.wait()
+        assert self._process.child is not None
+        code = await self._process.child.wait()
         if not self._closing and not self.died.done():
-            self.died.set_result(f"p2pd exited with code {code}: {LastWords.text()}")
+            self.died.set_result(f"p2pd exited with code {code}: {self._process.words.text}")
 
 
 def _binary(addresses: Sequence[str]) -> list[bytes]:
@@ -222,62 +228,44 @@ def _binary(addresses: Sequence[str]) -> list[bytes]:
     return found
 
 
-async def _start_with_retries(identity_path: Path, options: DaemonOptions) -> P2P:
-    LastWords.listen()
+async def _start_with_retries(identity_path: Path, options: DaemonOptions) -> DaemonProcess:
+    silence_hivemind()
     for attempt in range(1, options.attempts + 1):
-        LastWords.forget()
+        process = DaemonProcess()
         try:
-            # The outer deadline covers what comes after the child is ready, which has none in hivemind.
-            async with asyncio.timeout(options.start_timeout + CONTROL_TIMEOUT):
-                return await _create(identity_path, options)
+            async with asyncio.timeout(options.start_timeout):
+                await process.start(_arguments(identity_path, options))
+            return process
         except (P2PDaemonError, OSError, EOFError, TimeoutError) as error:
-            failure = f"p2pd did not start (attempt {attempt} of {options.attempts}): {error}; {LastWords.text()}"
+            await process.stop()
+            why = f"no answer within {options.start_timeout:g} s" if isinstance(error, TimeoutError) else error
+            failure = f"p2pd did not start (attempt {attempt} of {options.attempts}): {why}; {process.words.text}"
+        except BaseException:
+            await process.stop()
+            raise
         if attempt < options.attempts:
             log.warning("%s", failure)
             await asyncio.sleep(0.25 * 2**attempt)
     raise DaemonError(failure)
 
 
-async def _create(identity_path: Path, options: DaemonOptions) -> P2P:
+def _arguments(identity_path: Path, options: DaemonOptions) -> list[str]:
+    """p2pd's flags: TCP only (by the addresses), no relays, no port mapping, no bootstrap peers (we dial later)."""
     only_loopback = all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in options.listen)
-    made: list[P2P] = []
-
-    class Recorded(P2P):  # type: ignore[misc]
-        """hivemind makes the object inside of `create`: without this, a failed start could not be cleaned up."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-
-    try:
-        return await Recorded.create(
-            initial_peers=None,
-            host_maddrs=options.listen,
-            announce_maddrs=options.announce or None,
-            identity_path=str(identity_path),
-            check_if_identity_free=False,
-            dht_mode="server" if options.dialable else "client",
-            auto_nat=not only_loopback,
-            nat_port_map=False,
-            use_relay=False,
-            use_auto_relay=False,
-            startup_timeout=options.start_timeout,
-        )
-    except BaseException:
-        for p2p in made:
-            await _stop(p2p)
-        raise
-
-
-async def _stop(p2p: P2P) -> None:
-    """End the child, by SIGKILL if need be, and remove both sockets."""
-    try:
-        async with asyncio.timeout(_STOP_TIMEOUT):
-            await p2p.shutdown()
-    except TimeoutError:
-        log.warning("p2pd did not stop within %s s and was killed", _STOP_TIMEOUT)
-        with contextlib.suppress(ProcessLookupError):
-            p2p._child.kill()
-    for address in (p2p._daemon_listen_maddr, p2p._client_listen_maddr):
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(address["unix"])
+    announce = [f"-announceAddrs={','.join(options.announce)}"] if options.announce else []
+    return [
+        f"-id={identity_path}",
+        f"-hostAddrs={','.join(options.listen)}",
+        *announce,
+        "-dhtServer=1" if options.dialable else "-dhtClient=1",
+        f"-autonat={int(not only_loopback)}",
+        "-b=0",
+        "-connManager=1",
+        "-natPortMap=0",
+        "-relay=0",
+        "-autoRelay=0",
+        "-relayHopLimit=0",
+        "-tls=1",
+        "-idleTimeout=30s",
+        f"-persistentConnMaxMsgSize={DEFAULT_MAX_MSG_SIZE}",
+    ]

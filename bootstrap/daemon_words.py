@@ -1,52 +1,53 @@
-"""What p2pd said last, and silence otherwise: hivemind's logging, kept off the user's terminal.
+"""What p2pd said last, and silence otherwise: what the daemon writes stays off the user's terminal.
 
-hivemind installs its own handler on standard error and reports only the daemon's last line when a start fails, which
-for a Go panic is the tail of a stack trace. Here the last lines are kept, and only errors are passed on.
+A start that fails is explained by the last lines: a Go panic ends in a stack trace, so one line is not enough.
 """
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import logging
-from typing import ClassVar
 
 from hivemind.utils.logging import use_hivemind_log_handler
 
 _NUM_LINES = 8
-_DAEMON_LOGGER = "hivemind.p2p.p2p_daemon"
+READY = "Peer ID:"
+"""How the line begins that p2pd writes when it can be spoken to."""
 
 
-class LastWords(logging.Handler):
-    """Keeps the last lines that any p2pd of this process wrote."""
+def silence_hivemind() -> None:
+    """hivemind installs its own handler on standard error; let only errors through, by the ordinary way."""
+    use_hivemind_log_handler("nowhere")
+    logging.getLogger("hivemind").setLevel(logging.ERROR)
 
-    _lines: ClassVar[collections.deque[str]] = collections.deque(maxlen=_NUM_LINES)
-    _installed: ClassVar[bool] = False
 
-    @classmethod
-    def listen(cls) -> None:
-        """Start keeping lines, and let only errors of hivemind through. Later calls do nothing."""
-        if cls._installed:
-            return
-        cls._installed = True
-        use_hivemind_log_handler("nowhere")
-        logging.getLogger("hivemind").setLevel(logging.ERROR)
-        daemon = logging.getLogger(_DAEMON_LOGGER)
-        daemon.setLevel(logging.DEBUG)
-        daemon.propagate = False
-        daemon.addHandler(cls())
+class LastWords:
+    """Reads everything that one p2pd writes and keeps the last lines."""
 
-    @classmethod
-    def forget(cls) -> None:
-        """Drop the lines of an earlier start."""
-        cls._lines.clear()
+    def __init__(self) -> None:
+        self._lines: collections.deque[str] = collections.deque(maxlen=_NUM_LINES)
+        self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """True when p2pd is ready, False if it ends before."""
 
-    @classmethod
-    def text(cls) -> str:
+    async def listen(self, output: asyncio.StreamReader) -> None:
+        """Read to the end of the output."""
+        while line := await _line(output):
+            text = line.decode(errors="replace").rstrip()
+            self._lines.append(text)
+            if text.startswith(READY) and not self.ready.done():
+                self.ready.set_result(True)
+        if not self.ready.done():
+            self.ready.set_result(False)
+
+    @property
+    def text(self) -> str:
         """The last lines as one sentence."""
-        return "its last words: " + " | ".join(cls._lines) if cls._lines else "it said nothing"
+        return "its last words: " + " | ".join(self._lines) if self._lines else "it said nothing"
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line; pass errors on to hivemind's logger."""
-        self._lines.append(record.getMessage())
-        if record.levelno >= logging.ERROR:
-            logging.getLogger("hivemind").handle(record)
+
+async def _line(output: asyncio.StreamReader) -> bytes:
+    try:
+        return await output.readline()
+    except ValueError:  # a line longer than the buffer: it is gone, the next one may do
+        return b"(an overlong line)\n"

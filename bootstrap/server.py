@@ -29,13 +29,13 @@ async def serve(
     options: DaemonOptions,
     *,
     stop: asyncio.Event,
-    on_ready: Callable[[list[str]], None],
+    on_ready: Callable[[list[str], int], None],
     join: Sequence[str] = (),
     genesis: Genesis | None = None,
     cache: PeerCache | None = None,
     notice: Notice = log.info,
 ) -> None:
-    """Run the entry node until `stop` is set. `on_ready` gets its full addresses, for `--join`.
+    """Run the entry node until `stop` is set. `on_ready` gets its full addresses, for `--join`, and p2pd's process id.
 
     Other entry nodes may be given in `join`. UserError for an unusable identity, address or port. DaemonError if the
     libp2p daemon does not start, or dies.
@@ -46,7 +46,7 @@ async def serve(
         try:
             if genesis is not None:
                 rendezvous.publish_manifest(genesis.name, genesis.manifest)
-            on_ready(await daemon.addresses())
+            on_ready(await daemon.addresses(), daemon.pid)
             await _until(stop, daemon)
         finally:
             await rendezvous.close()

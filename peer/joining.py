@@ -16,79 +16,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
 
-from aggregation.arithmetic import Arithmetic
-from aggregation.codecs import codec
 from aggregation.fragments import Layout
-from aggregation.outer import ChunkState, fresh, merge, state_digest
+from aggregation.outer import ChunkState, merge, state_digest
+from bootstrap.addresses import usable
 from bootstrap.identity import peer_id
 from peer import clock
+from peer.assembly import Assembly
+from peer.commands.manifests import read_manifest
 from peer.mailbox import Anchor, Mailbox
-from peer.network import Network, NetworkFailed
+from peer.network import CALL_TIMEOUT, Network, NetworkFailed
 from peer.outer import Outer
 from peer.parameters import ModuleParameters, Parameters
 from peer.record import Record
-from peer.sealing import check, chunks_of, seal
+from peer.sealing import check, chunks_of, layout_of, seal
 from peer.settings import Settings, from_environment
-from peer.stream_options import StreamOptions
 from peer.streams import P2pdTransport
-from protocol.ledger import Ledger
-from protocol.manifest import Manifest, encode, run_id, schedule_of, sealed
-from protocol.manifest_toml import loads
+from peer.times import Times
+from protocol.errors import UserError
+from protocol.manifest import Manifest, encode, schedule_of, sealed
 from protocol.merging import Merges, Mix
 from protocol.messages import FINISHED, LEAVING, sha256
 from protocol.node import Node
 from protocol.pace import boundary
-from protocol.presence import VERSION, Presence
-from protocol.roster import Roster
 from protocol.schedule import Window
-from protocol.signature import Ed25519Keys
-from protocol.window import Rules
 
 log = logging.getLogger(__name__)
 
-GATHER_TIMEOUT = 120.0
+GATHER_TIMEOUT: Final = 120.0
 """Longest wait, in seconds, for the run's `start_peers` before the first step."""
-LOCKSTEP_TIMEOUT = 120.0
+LOCKSTEP_TIMEOUT: Final = 120.0
 """In lock-step: longest wait for one merge. A swarm that misses it has failed."""
-STEPS_REMEMBERED = 32
-
-
-@dataclass(slots=True)
-class Times:
-    """Seconds. `waiting` is time blocked on the network; `hook` is all that the swarm costs the training thread."""
-
-    started: float = 0.0
-    waiting: float = 0.0
-    wait_max: float = 0.0
-    hook: float = 0.0
-    steps: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_REMEMBERED))
-    ended: float = 0.0
-
-    @property
-    def step(self) -> float | None:
-        """Usual seconds of one inner step; None before the second."""
-        return median(self.steps) if self.steps else None
-
-    @property
-    def total(self) -> float:
-        """Since the first step began."""
-        return (self.ended or clock.monotonic()) - self.started if self.started else 0.0
 
 
 class Peer:
-    """One replica's membership in a swarm. Made by `join`; a context manager."""
+    """One replica's membership in a swarm. Made by `join`; a context manager that owns the network.
+
+    Entering it waits for the run's `start_peers`; leaving it, once the run is over, serves the others for a while.
+    """
 
     def __init__(
         self,
@@ -99,6 +71,7 @@ class Peer:
         *,
         tokens_per_step: int,
     ) -> None:
+        _check_peer(tokens_per_step, manifest, parameters.layout)
         self.manifest = manifest
         self.schedule = schedule_of(manifest)
         self.network = network
@@ -118,19 +91,25 @@ class Peer:
         self._merges = Merges(
             overlap=self.schedule.overlap, late_steps=manifest.merge.late_steps, fragment_of=self.fragment_of
         )
+        self._boundary_at = 0.0
+        self._from_step = 0
+        """The first due step for which our record counts. Renewals must not move it: for a while nobody would own."""
+        self._closed = False
+        self._assembly = Assembly(manifest, network.identity, network.settings, self.chunks)
+        self.arithmetic = self._assembly.arithmetic()
         self.record = Record(
             self.settings.out / "record.jsonl",
             fragment_of=self.fragment_of,
             overlap=self.schedule.overlap,
             late_steps=manifest.merge.late_steps,
         )
-        self.outer = self._make_outer()
+        try:
+            self.outer = network.call(self._make_outer(self._assembly.node(self.arithmetic, parameters)))
+            network.call(self._start())
+        except BaseException:
+            self.record.close()
+            raise
         self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
-        self._boundary_at = 0.0
-        self._from_step = 0
-        """The first due step for which our record counts. Renewals must not move it: for a while nobody would own."""
-        self._closed = False
-        self._in_outer(self._start)
 
     @property
     def finished(self) -> bool:
@@ -147,6 +126,11 @@ class Peer:
         return peer_id(self.network.identity.key)
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where others may join through this peer, most useful first. Each holds its peer id."""
+        return tuple(self.network.call(self.network.daemon.addresses()))
+
+    @property
     def merge_wait(self) -> float:
         """Longest that a merge may block training, in seconds: the setting, or one inner step."""
         if self.settings.lockstep:
@@ -155,95 +139,58 @@ class Peer:
 
     # Set-up
 
-    def _make_outer(self) -> Outer:
-        manifest, key = self.manifest, self.network.identity.key
-        self.arithmetic = Arithmetic(
-            [chunk.numel for chunk in self.chunks],
-            contribution_codec=codec(manifest.codec.contributions, manifest.codec.block),
-            result_codec=codec(manifest.codec.results, manifest.codec.block),
-            lr=manifest.merge.outer_lr,
-            momentum=manifest.merge.outer_momentum,
-        )
-        whole = [self._parameters.read(fragment.index) for fragment in self.layout.fragments]
-        genesis = [fresh(whole[chunk.fragment][chunk.start : chunk.stop].clone()) for chunk in self.chunks]
-        keys, run = Ed25519Keys(self.network.identity.private), run_id(manifest)
-        ledger = Ledger(
-            run=run, genesis=genesis, arithmetic=self.arithmetic, keys=keys, weight_cap=manifest.limits.weight_cap
-        )
-        complete = manifest.run.start_peers if self.settings.lockstep else 0
-        node = Node(
-            ledger=ledger,
-            arithmetic=self.arithmetic,
-            roster=Roster(run=run, key=key),
-            schedule=self.schedule,
-            rules=Rules(self.schedule.sync_every, manifest.limits.weight_cap, self.fragment_of, complete),
-            keys=keys,
-            random=_seeded_random(key),
-        )
-        return self.network.call(self._on_loop(node))
-
-    async def _on_loop(self, node: Node) -> Outer:
-        cap = self.settings.upload_mbit
-        options = StreamOptions(upload=cap * 125_000 if cap else None)
+    async def _make_outer(self, node: Node) -> Outer:
+        daemon, options = self.network.daemon, self._assembly.stream_options(self.arithmetic)
         return Outer(
             node=node,
-            transport=P2pdTransport(self.network.daemon, node.ledger.run, options),
+            transport=P2pdTransport(daemon, node.ledger.run, options),
             rendezvous=self.network.rendezvous,
             mailbox=self._mailbox,
             record=self.record,
-            make_presence=self._presence,
+            make_presence=lambda addresses, wall: self._assembly.presence(addresses, wall, self._from_step),
             sign_bytes=self.network.identity.sign,
-            addresses=await self.network.daemon.addresses(),
+            addresses=usable(await daemon.addresses(), self.settings.join),
         )
 
     async def _start(self) -> None:
-        self.network.daemon.died.add_done_callback(lambda died: self._daemon_died(died.result()))
         self.network.rendezvous.publish_manifest(self.manifest.run.name, encode(self.manifest))
         await self.outer.start()
+        self._watch = asyncio.create_task(self._watch_daemon())
 
-    def _daemon_died(self, why: str) -> None:
-        self.network.notice(f"The network is gone, training goes on alone: {why}")
+    async def _watch_daemon(self) -> None:
+        """When p2pd dies, everything that needs it ends, training is told, and the user hears of it once."""
+        why = await asyncio.shield(self.network.daemon.died)
         self._mailbox.fail(why)
-
-    def _presence(self, addresses: Sequence[str], wall: float) -> Presence:
-        return Presence(
-            version=VERSION,
-            run=run_id(self.manifest),
-            key=self.network.identity.key,
-            addresses=tuple(addresses[:8]),
-            role="train",
-            owns=bool(addresses),
-            from_step=self._from_step,
-            issued=wall,
-            expires=wall + self.manifest.limits.presence_ttl,
-            name=self.settings.name,
-        )
+        self.outer.alone()
+        await self.network.rendezvous.close()
+        self.network.notice(f"The network is gone, training goes on alone: {why}")
 
     def gather(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Wait for the run's `start_peers`, if it has not begun yet; at most two minutes. Says what it waits for."""
         wanted, end, told = self.manifest.run.start_peers, clock.monotonic() + GATHER_TIMEOUT, 0.0
-        while clock.monotonic() < end and not stop() and not self.alone:
-            here = self._in_outer(lambda: self.outer.present(wanted))
+        while not stop() and not self.alone and not self.own_step:
+            here = self._in_outer(self.outer.present)
             reached = self._in_outer(self.outer.furthest)
             if reached >= self.schedule.sync_every:  # a run that is under way: own from two windows ahead
                 self._from_step = reached + 2 * -(-self.schedule.sync_every // len(self.schedule.offsets))
                 self.network.post(self.network.rendezvous.announce_soon)
             if reached or here >= wanted:
                 return
+            if clock.monotonic() > end:
+                self.network.notice("Not all peers came; starting with those who are here.")
+                return
             if clock.monotonic() > told + 5:
                 told = clock.monotonic()
                 self.network.notice(f"{here} of {wanted} peers are here; waiting for the others before the first step.")
             self._in_outer(lambda: asyncio.sleep(0.1))
-        if not stop():
-            self.network.notice("Not all peers came; starting with those who are here.")
 
-    def _in_outer(self, work: Callable[[], Any], timeout: float = 15.0) -> Any:
+    def _in_outer(self, work: Callable[[], Any], timeout: float = CALL_TIMEOUT) -> Any:
         return self.network.call(work(), timeout)
 
     # The hook
 
     def begin(self) -> None:
-        """The first inner step begins now. Called by the hook if not before."""
+        """The first inner step begins now. Called on entering the context, or else by the hook."""
         self._boundary_at = self.times.started = clock.monotonic()
 
     def _after_step(self) -> None:
@@ -282,7 +229,7 @@ class Peer:
         """Take the mail; returns the windows that others have reached before us."""
         began = clock.monotonic()
         anchors, noticed = self._mailbox.take()
-        self._waited(clock.monotonic() - began)
+        self.times.waited(clock.monotonic() - began)
         for anchor in anchors:
             self._keep(anchor)
         return noticed
@@ -305,28 +252,25 @@ class Peer:
         self.network.post(self.outer.open, window, local, self.tokens)
 
     def _await(self, windows: Sequence[Window]) -> None:
-        """Wait until these windows have settled, at most `merge_wait`. In lock-step that is an error."""
-        limit = self.merge_wait
-        end = clock.monotonic() + limit
+        """Wait until these windows have settled, at most `merge_wait` for all. In lock-step more is an error."""
+        limit, began = self.merge_wait, clock.monotonic()
         for window in windows:
-            while self._merges.waiting(window) and not self.alone and (left := end - clock.monotonic()) > 0:
-                began = clock.monotonic()
+            while self._merges.waiting(window) and not self.alone and (left := began + limit - clock.monotonic()) > 0:
                 self._mailbox.wait(left)
-                self._waited(clock.monotonic() - began)
-                for anchor in self._mailbox.take()[0]:
+                for anchor in self._mailbox.take_anchors():
                     self._keep(anchor)
             if self.settings.lockstep and self._merges.waiting(window):
                 raise NetworkFailed(f"lock-step: fragment {window.fragment} of step {window.due} did not settle")
-
-    def _waited(self, seconds: float) -> None:
-        self.times.waiting += seconds
-        self.times.wait_max = max(self.times.wait_max, seconds)
+        if windows:
+            self.times.allowed = max(self.times.allowed, limit)
+            self.times.waited(clock.monotonic() - began)
 
     def _mix(self) -> None:
         for mix in self._merges.take(self.own_step):
             if isinstance(mix, Mix):
                 self._mix_chunk(mix)
             else:
+                self._anchors.pop(mix.chunk)
                 self.record.write("too_late", chunk=mix.chunk, due=mix.due, late=mix.late)
 
     def _mix_chunk(self, mix: Mix) -> None:
@@ -334,6 +278,9 @@ class Peer:
         anchor = self._anchors.pop(mix.chunk)
         local = self._parameters.view(chunk.fragment, chunk.start, chunk.stop)
         alpha = self.manifest.merge.mixing**mix.power
+        if not bool(local.isfinite().all()):
+            log.warning("chunk %d of our parameters was not finite: it is the swarm's now", mix.chunk)
+            alpha = 0.0
         self._parameters.write(chunk.fragment, chunk.start, merge(local, anchor, alpha))
         self.record.mixed(mix.chunk, mix.due, mix.late, mix.power)
 
@@ -351,10 +298,18 @@ class Peer:
             target.write(chunk.fragment, chunk.start, state.anchor)
         return sha256(*(state_digest(state) for state in states))
 
-    def linger(self) -> bool:
-        """Finished: serve the others until they have finished with our heads, at most the setting `linger`."""
+    def linger(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Finished: serve the others until they have finished with our heads, at most the setting `linger`.
+
+        Returns whether they have; not if `stop()` came first.
+        """
         self.network.post(self.outer.set_phase, FINISHED)
-        done: bool = self._in_outer(lambda: self.outer.settle(self.settings.linger), self.settings.linger + 5)
+        seconds = self.settings.linger
+        try:
+            done: bool = self.network.call(self.outer.settle(seconds), seconds + CALL_TIMEOUT, stop)
+        except NetworkFailed as error:
+            log.info("did not linger to the end: %s", error)
+            return False
         self._collect()
         return done
 
@@ -372,15 +327,36 @@ class Peer:
         self.record.close()
 
     def __enter__(self) -> Self:
+        try:
+            self.gather()
+        except BaseException:
+            self._leave()
+            raise
+        self.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self.finished:
-            self.linger()
-        self.close()
-        self.network.close()
+        try:
+            if kind is None and self.finished:
+                self.linger()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self.close()
+        finally:
+            self.network.close()
+
+
+def _check_peer(tokens_per_step: int, manifest: Manifest, layout: Layout) -> None:
+    """UserError for what would make a peer that cannot take part."""
+    if tokens_per_step < 1:
+        raise UserError.field("tokens_per_step", tokens_per_step, "must be at least 1: tokens weigh contributions")
+    if layout.digest().hex() != manifest.model.layout:
+        raise UserError("parameters.layout: is not the layout that the manifest names")
 
 
 def start(
@@ -409,25 +385,27 @@ def join(
     """Join a run with a model of your own. Returns a context manager; see this module's first lines.
 
     `manifest` is a manifest or the path of its TOML file; without one it is asked for at `settings.join` (`run` names
-    it if there are several). An unsealed manifest is sealed with this model. `tokens_per_step` weighs this peer's
-    contributions. `parameters` reads and writes a model that is not one module in one process. Raises UserError for
-    anything that does not fit the run, NetworkFailed if the network cannot be started.
+    it if there are several), for as long as nobody there has it. An unsealed manifest is sealed with this model.
+    `tokens_per_step` weighs this peer's contributions. `parameters` reads and writes a model that is not one module in
+    one process. Raises UserError for anything that does not fit the run, NetworkFailed if the network cannot be
+    started.
     """
     settings = settings or from_environment()
+    known = read_manifest(Path(manifest)) if isinstance(manifest, str | Path) else manifest
+    if known:
+        known = _sealed_for(known, model)  # before any process is started
     network = Network(settings, notice)
     try:
-        known = loads(Path(manifest).read_text()) if isinstance(manifest, str | Path) else manifest
-        found = known or network.find_manifest(run)
-        found = found if sealed(found) else seal(found, None, model)
-        layout = check(found, model, None)
-        parameters = parameters or ModuleParameters(model, layout)
+        found = known or _sealed_for(network.find_manifest(run), model)
+        parameters = parameters or ModuleParameters(model, layout_of(found, model))
         return start(network, found, parameters, optimizer, tokens_per_step=tokens_per_step)
     except BaseException:
         network.close()
         raise
 
 
-
-def _seeded_random(key: bytes) -> Callable[[], float]:
-    """Chance that only spreads repairs in time."""
-    return random.Random(key).random
+def _sealed_for(manifest: Manifest, model: nn.Module) -> Manifest:
+    """The manifest, sealed if it was not; UserError unless `model` is the one that it fixes."""
+    manifest = manifest if sealed(manifest) else seal(manifest, None, model)
+    check(manifest, model, None)
+    return manifest

@@ -1,13 +1,14 @@
-"""What passes between the training thread and the outer thread, and nothing else does.
+"""What passes from the outer thread to the training thread, and nothing else does.
 
 The trainer hands over a snapshot and goes on; at a step boundary it picks up finished anchors and noticed windows.
-The locks are held for the time of an append, so neither thread can stop the other.
+The lock is held for the time of a few assignments, so neither thread can stop the other. A trainer that never looks
+costs one anchor a chunk, not one a window.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -16,7 +17,10 @@ from protocol.schedule import Window
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A chunk's newest outer parameters (flat fp32, host; never changed once made)."""
+    """A chunk's newest outer parameters (flat fp32, host; never changed once made).
+
+    `links` is the number of links since the anchor before; `mix` is False where only the anchor moves.
+    """
 
     chunk: int
     due: int
@@ -30,35 +34,43 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._anchors: list[Anchor] = []
-        self._noticed: list[Window] = []
+        self._anchors: dict[int, Anchor] = {}
+        self._noticed: set[Window] = set()
         self.failure: str = ""
-        """Why the outer thread stopped, if it did."""
+        """Why the network is gone, if it is."""
 
     def put_anchor(self, anchor: Anchor) -> None:
+        """A newer anchor of the same chunk that was not picked up yet is replaced, and its links count."""
         with self._changed:
-            self._anchors.append(anchor)
+            if before := self._anchors.get(anchor.chunk):
+                anchor = replace(anchor, links=before.links + anchor.links, mix=before.mix or anchor.mix)
+            self._anchors[anchor.chunk] = anchor
             self._changed.notify_all()
 
     def notice(self, window: Window) -> None:
+        """Others have reached this window."""
         with self._changed:
-            self._noticed.append(window)
+            self._noticed.add(window)
 
     def fail(self, why: str) -> None:
-        """The outer thread is gone: training goes on alone, and waits for nothing."""
+        """The network is gone: training goes on alone, and waits for nothing."""
         with self._changed:
             self.failure = why
             self._changed.notify_all()
 
     def take(self) -> tuple[list[Anchor], list[Window]]:
-        """Everything since the last call."""
+        """Everything since the last call: anchors by chunk, windows in order."""
         with self._changed:
-            anchors, noticed = self._anchors, self._noticed
-            self._anchors, self._noticed = [], []
-        return anchors, noticed
+            noticed, self._noticed = self._noticed, set()
+        return self.take_anchors(), sorted(noticed)
+
+    def take_anchors(self) -> list[Anchor]:
+        """The anchors since the last call, by chunk. Noticed windows stay for the next step boundary."""
+        with self._changed:
+            anchors, self._anchors = self._anchors, {}
+        return [anchors[chunk] for chunk in sorted(anchors)]
 
     def wait(self, seconds: float) -> None:
-        """Until an anchor is there, or the outer thread is gone, or the time is over."""
+        """Until an anchor is there, or the network is gone, or the time is over."""
         with self._changed:
-            if not self._anchors and not self.failure:
-                self._changed.wait(seconds)
+            self._changed.wait_for(lambda: self._anchors or self.failure, seconds)

@@ -8,30 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 import uvloop
 
-from bootstrap.daemon import Daemon, DaemonOptions
+from bootstrap.addresses import is_loopback
+from bootstrap.daemon import Daemon, DaemonError, DaemonOptions
 from bootstrap.identity import Identity, load_or_create
 from bootstrap.peer_cache import PeerCache
 from bootstrap.rendezvous import Rendezvous
 from peer import clock
 from peer.settings import Settings
 from protocol.errors import ProtocolError, UserError
-from protocol.manifest import Manifest, decode, run_id
+from protocol.manifest import Manifest, decode, run_id, sealed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-START_TIMEOUT = 90.0
-CALL_TIMEOUT = 15.0
-STOP_TIMEOUT = 12.0
-MANIFEST_RETRY = 1.0
+START_TIMEOUT: Final = 90.0
+CALL_TIMEOUT: Final = 15.0
+LEAVE_TIMEOUT: Final = 4.0
+"""Seconds for leaving the DHT; p2pd is stopped in any case."""
+STOP_TIMEOUT: Final = 15.0
+MANIFEST_RETRY: Final = 1.0
+_LOOK_EVERY: Final = 0.1
+"""Seconds between two questions of a waiting call whether it should stop."""
 
 
 class NetworkFailed(Exception):
@@ -39,12 +44,15 @@ class NetworkFailed(Exception):
 
 
 class Network:
-    """p2pd and the DHT on an event loop in a thread of their own. Use as a context manager, or call `close`."""
+    """p2pd and the DHT on an event loop in a thread of their own. `close` ends all three."""
 
     def __init__(self, settings: Settings, notice: Callable[[str], None]) -> None:
-        """Starts the thread and waits until the daemon runs. UserError or NetworkFailed if it does not."""
+        """Starts the thread and waits until the daemon runs. UserError or NetworkFailed if it does not.
+
+        `notice` gets sentences for the user, from this thread or the outer one.
+        """
         self.settings = settings
-        self.notice = notice
+        self._notice = notice
         self.identity: Identity = load_or_create(settings.out / "identity")
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="potluck-outer", daemon=True)
@@ -57,26 +65,53 @@ class Network:
             self._stop_loop()
             raise
 
+    def notice(self, text: str) -> None:
+        """A sentence for the user. Whoever shows it must not break what says it."""
+        try:
+            self._notice(text)
+        except Exception:
+            log.exception("could not show: %s", text)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
     async def _start(self) -> None:
-        options = DaemonOptions(listen=(self.settings.listen,))
-        self.daemon = await Daemon.start(self.settings.out / "identity", options)
-        cache = PeerCache(self.settings.out / "peers.json")
-        self.rendezvous = await Rendezvous.start(
-            self.daemon, join=self.settings.join, cache=cache, notice=self.notice, now=clock.wall
-        )
-
-    def call(self, work: Coroutine[Any, Any, T], timeout: float = CALL_TIMEOUT) -> T:
-        """Run a coroutine in the outer thread and wait for it. NetworkFailed after `timeout` seconds."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        self.daemon = await Daemon.start(self.settings.out / "identity", daemon_options(self.settings))
         try:
-            return future.result(timeout)
-        except concurrent.futures.TimeoutError as error:
+            self.rendezvous = await Rendezvous.start(
+                self.daemon,
+                join=self.settings.join,
+                cache=PeerCache(self.settings.out / "peers.json"),
+                notice=self.notice,
+                now=clock.wall,
+            )
+        except BaseException:
+            await self.daemon.close()
+            raise
+
+    def call(
+        self, work: Coroutine[Any, Any, T], timeout: float = CALL_TIMEOUT, stop: Callable[[], bool] = lambda: False
+    ) -> T:
+        """Run a coroutine in the outer thread and wait for it.
+
+        NetworkFailed if that thread has ended, after `timeout` seconds, or soon after `stop()` is true.
+        """
+        if self.loop.is_closed():
+            work.close()
+            raise NetworkFailed("the network is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        end = clock.monotonic() + timeout
+        try:
+            while (left := end - clock.monotonic()) > 0 and not stop():
+                concurrent.futures.wait([future], min(left, _LOOK_EVERY))
+                if future.done():
+                    return future.result()
+        except DaemonError as error:
+            raise NetworkFailed(str(error)) from error
+        finally:
             future.cancel()
-            raise NetworkFailed(f"the outer thread did not answer within {timeout:g} s") from error
+        raise NetworkFailed("stopped" if stop() else f"the outer thread did not answer within {timeout:g} s")
 
     def post(self, function: Callable[..., None], *arguments: Any) -> bool:
         """Have a function called in the outer thread, soon. False if the thread has stopped."""
@@ -89,12 +124,15 @@ class Network:
     def find_manifest(self, run: str | None, stop: Callable[[], bool] = lambda: False) -> Manifest:
         """The manifest of the run that the join addresses lead to; keeps asking until it is found or `stop()`.
 
-        `run` is a run's name, or a prefix of its id in hex. UserError if there are several to choose from.
+        `run` is a run's name, or a prefix of its id in hex. UserError if there are several to choose from, or no
+        address to ask at; NetworkFailed if stopped.
         """
+        if not self.settings.join:
+            raise UserError("join: needs an address to fetch the manifest from, or give a manifest")
         told = clock.monotonic()
         while not stop():
-            found = self.call(self.rendezvous.find_manifests(), CALL_TIMEOUT)
-            manifests = _matching([data for group in found.values() for data in group], run)
+            found = self.call(self.rendezvous.find_manifests(), CALL_TIMEOUT, stop)
+            manifests = matching([data for group in found.values() for data in group], run)
             if len(manifests) == 1:
                 return manifests[0]
             if len(manifests) > 1:
@@ -103,34 +141,65 @@ class Network:
             if clock.monotonic() > told + 10:
                 told = clock.monotonic()
                 self.notice("No manifest found at the addresses joined yet. Still asking; --manifest starts a run.")
-            self.call(asyncio.sleep(MANIFEST_RETRY))
+            self.call(asyncio.sleep(MANIFEST_RETRY), CALL_TIMEOUT, stop)
         raise NetworkFailed("stopped before a manifest was found")
 
     def close(self) -> None:
         """Stop DHT, daemon and thread. Bounded in time; may be called twice."""
         if self.loop.is_closed():
             return
-        with contextlib.suppress(NetworkFailed):
+        try:
             self.call(self._shut(), STOP_TIMEOUT)
-        self._stop_loop()
+        except NetworkFailed as error:
+            log.warning("could not close the network cleanly: %s", error)
+        finally:
+            self._stop_loop()
 
     async def _shut(self) -> None:
-        await self.rendezvous.close()
-        await self.daemon.close()
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT):
+                await self.rendezvous.close()
+        except TimeoutError:
+            log.debug("the DHT did not let us go in time")
+        finally:
+            await self.daemon.close()
 
     def _stop_loop(self) -> None:
+        with suppress(NetworkFailed):
+            self.call(_cancel_all(), LEAVE_TIMEOUT)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(STOP_TIMEOUT)
         if not self._thread.is_alive():
             self.loop.close()
 
 
-def _matching(encoded: list[bytes], run: str | None) -> list[Manifest]:
-    """The valid manifests among `encoded` that `run` names; all of them if it is None. Garbage is left out."""
-    manifests = []
+def daemon_options(settings: Settings) -> DaemonOptions:
+    """Where to listen: as the settings say, or, if that is `auto`, wherever the addresses we join through can reach."""
+    listen = settings.listen
+    if listen == "auto":
+        listen = "/ip4/127.0.0.1/tcp/0" if all(map(is_loopback, settings.join)) else "/ip4/0.0.0.0/tcp/0"
+    return DaemonOptions(listen=(listen,), announce=(settings.announce,) if settings.announce else ())
+
+
+async def _cancel_all() -> None:
+    """End what still runs in this loop; hivemind leaves tasks behind."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=LEAVE_TIMEOUT / 2)
+
+
+def matching(encoded: Sequence[bytes], run: str | None) -> list[Manifest]:
+    """The different sealed manifests among `encoded` that `run` names; all of them if it is None or empty.
+
+    Garbage is left out. One manifest may be stored under many names, by anyone.
+    """
+    found: dict[bytes, Manifest] = {}
     for data in encoded:
-        with contextlib.suppress(ProtocolError):
+        with suppress(ProtocolError):
             manifest = decode(data)
-            if run in (None, manifest.run.name) or (run and run_id(manifest).hex().startswith(run.lower())):
-                manifests.append(manifest)
-    return manifests
+            key = run_id(manifest)
+            if sealed(manifest) and (not run or run == manifest.run.name or key.hex().startswith(run.lower())):
+                found[key] = manifest
+    return list(found.values())

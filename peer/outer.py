@@ -1,15 +1,17 @@
 """The shell around the protocol's node: frames in, frames out, timers, presence. Runs in the outer thread only.
 
 All decisions are the node's. This part knows the transport, the clock and the DHT, turns what the node commands into
-frames and mail for the trainer, and keeps the record.
+frames and mail for the trainer, and keeps the record. Each callback is a boundary: an error of ours in one of them is
+logged once and counted, and the peer goes on with the next event.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from torch import Tensor
@@ -36,7 +38,28 @@ DISCOVER_FIRST: Final = 0.5
 DISCOVER_LAST: Final = 10.0
 """Seconds between two looks into the DHT: short at first, longer once peers tell each other the roster."""
 RECORDS_AT_ONCE: Final = 64
+LINKS_LOGGED: Final = 64
+"""Newest links of a chunk that are remembered as written to the record."""
+WINDOWS_COUNTED: Final = 256
+"""Newest due steps whose bytes are kept apart."""
 NEVER: Final = 3600.0
+
+
+class WindowBytes:
+    """Payload bytes that we sent: in all, and the most for one due step."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.peak = 0
+        self._by_due: Counter[int] = Counter()
+
+    def add(self, due: int, num_bytes: int) -> None:
+        """Count a payload."""
+        self.total += num_bytes
+        self._by_due[due] += num_bytes
+        self.peak = max(self.peak, self._by_due[due])
+        if len(self._by_due) > WINDOWS_COUNTED:
+            del self._by_due[min(self._by_due)]
 
 
 class Outer:
@@ -57,12 +80,14 @@ class Outer:
         self.node = node
         self.transport = transport
         self.refused: Counter[str] = Counter()
-        """Bad frames by reason."""
+        """Bad frames and records, by reason."""
+        self.errors: Counter[str] = Counter()
+        """Errors of our own, by what was being done."""
         self.connected: set[bytes] = set()
         self.pending: Counter[int] = Counter()
-        """Openings per fragment that the trainer has handed over and this thread has not seen yet."""
-        self.window_bytes: Counter[int] = Counter()
-        """Payload bytes that we sent, by due step."""
+        """Openings per fragment that the trainer has handed over and this thread has not seen yet. The trainer adds
+        only where nothing is pending, so the two threads never change one at the same time."""
+        self.window_bytes = WindowBytes()
         self.dht_bytes = 0
         """Presence records read from and written to the DHT: their own bytes, not libp2p's."""
         self._rendezvous = rendezvous
@@ -75,7 +100,8 @@ class Outer:
         self._connecting: set[bytes] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._discovery: asyncio.Task[None] | None = None
-        self._logged: dict[int, bytes] = {}
+        self._logged: defaultdict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=LINKS_LOGGED))
+        self._stopped = False
 
     async def start(self) -> None:
         """Be here: accept streams, tell the DHT, look for others."""
@@ -83,7 +109,7 @@ class Outer:
         self._learn([self.presence()])
         self._rendezvous.announce(self.node.ledger.run, self.presence)
         self._discovery = asyncio.create_task(self._discover())
-        self._do(self.node.handle_timer)
+        self._do("start", self.node.handle_timer)
 
     def presence(self) -> bytes:
         """A freshly signed presence record of ours. Peers that we have met get it as well."""
@@ -99,34 +125,35 @@ class Outer:
         """Look into the DHT for ever: it is how two swarms that do not know of each other meet."""
         pause = DISCOVER_FIRST
         while True:
-            records = await self._rendezvous.find(self.node.ledger.run)
-            self.dht_bytes += sum(map(len, records))
             known = len(self.node.roster.neighbours)
-            self._learn(records)
+            with self._boundary("look for others in the DHT"):
+                records = await self._rendezvous.find(self.node.ledger.run)
+                self.dht_bytes += sum(map(len, records))
+                self._learn(records)
             pause = DISCOVER_FIRST if len(self.node.roster.neighbours) > known else min(pause * 1.5, DISCOVER_LAST)
             await asyncio.sleep(pause)
 
     def _learn(self, records: Sequence[bytes]) -> None:
         for data in records:
-            try:
-                self._do(lambda now, data=data: self.node.learn([data], now=now, wall=clock.wall()))  # type: ignore[misc]
-            except ProtocolError as error:
-                self.refused[error.reason] += 1
+            self._learn_one(data)
+
+    def _learn_one(self, data: bytes) -> None:
+        self._do("learn a record", lambda now: self.node.learn([data], now=now, wall=clock.wall()))
 
     # From the trainer (called in this thread)
 
     def set_step(self, step: int, step_seconds: float | None) -> None:
         """The trainer's swarm step."""
-        self._do(lambda now: self.node.set_step(step, step_seconds, now))
+        self._do("take a step", lambda now: self.node.set_step(step, step_seconds, now))
 
     def open(self, window: Window, local: Sequence[Tensor], tokens: int) -> None:
         """Contribute a snapshot."""
         self.pending[window.fragment] -= 1
-        self._do(lambda now: self.node.open(window, local, tokens, now))
+        self._do("open a window", lambda now: self.node.open(window, local, tokens, now))
 
     def set_phase(self, phase: int) -> None:
         """Training, finished or leaving."""
-        self._do(lambda now: self.node.set_phase(phase, now))
+        self._do("change our phase", lambda now: self.node.set_phase(phase, now))
 
     async def state(self) -> list[ChunkState]:
         """The outer parameters and momentum now, chunk by chunk."""
@@ -144,7 +171,7 @@ class Outer:
             await asyncio.sleep(0.1)
         return False
 
-    async def present(self, count: int) -> int:
+    async def present(self) -> int:
         """How many trainers are here, ourselves included: those with an open stream."""
         return 1 + len(self.connected & (self.node.roster.trainers() - {self.node.roster.key}))
 
@@ -156,50 +183,94 @@ class Outer:
     # From the transport
 
     def on_frame(self, key: bytes, header: bytes, bulk: memoryview) -> str:
-        """A frame arrived (see Handler). Bad ones are counted here and complained about by the transport."""
+        """A frame arrived (see Handler). Bad ones are counted here and complained about by the transport.
+
+        Raises ProtocolError and nothing else: a frame that breaks us is a bad one too.
+        """
+        errors, data = self.errors.total(), bytes(bulk)
         try:
-            self._do(lambda now: self.node.receive(key, header, bytes(bulk), now=now, wall=clock.wall()))
-        except ProtocolError as error:
-            self.refused[error.reason] += 1
-            raise
+            self._do(
+                "take a frame",
+                lambda now: self.node.receive(key, header, data, now=now, wall=clock.wall()),
+                raising=True,
+            )
+        finally:
+            if key not in self.connected:
+                # It can speak to us, but we cannot answer: the last words of a peer that is gone must not revive it,
+                # since the transport will not report it lost again.
+                self.node.roster.lose(key)
+        if self.errors.total() > errors:
+            raise self._refused(ProtocolError("a message that we could not handle"))
         return "window"
 
     def on_connected(self, key: bytes) -> None:
         """Our stream to a peer is open: introduce ourselves and pass on whom we know."""
         self.connected.add(key)
-        self.node.roster.seen(key)
+        self._do("greet a peer", lambda now: self._greet(key))
+
+    def _greet(self, key: bytes) -> None:
         neighbours = self.node.roster.neighbours
         self._send(Send(key, Hello(VERSION, neighbours[self.node.roster.key].raw)))
         others = [n.raw for peer, n in neighbours.items() if peer not in (key, self.node.roster.key)]
         self._send(Send(key, Records(tuple(others[:RECORDS_AT_ONCE]))))
-        self._do(lambda now: self.node.greet(key))
+        self.node.greet(key)
 
     def on_lost(self, key: bytes, why: str) -> None:
         """A stream broke: the node must not count on that peer."""
         self.connected.discard(key)
         log.info("lost %s: %s", peer_id(key), why)
-        self._do(lambda now: self.node.lost(key, now))
+        self._do("lose a peer", lambda now: self.node.lost(key, now))
 
     # The node's commands
 
-    def _do(self, action: Callable[[float], Any]) -> None:
-        """Let the node act, then do what it commands and set its timer."""
+    def _do(self, what: str, action: Callable[[float], Any], *, raising: bool = False) -> None:
+        """Let the node act, then do what it commands and set its timer.
+
+        A ProtocolError is counted, and raised again if `raising`; any other error is logged and counted under `what`.
+        """
+        if self._stopped:
+            return
         try:
-            action(clock.monotonic())
+            with self._boundary(what):
+                action(clock.monotonic())
+        except ProtocolError as error:
+            self._refused(error)
+            if raising:
+                raise
         finally:
             for command in self.node.take():
-                self._obey(command)
+                with self._boundary(f"do what the node commands ({type(command).__name__})"):
+                    self._obey(command)
             if self.node.roster.version != self._roster_version:
                 self._roster_version = self.node.roster.version
-                self._connect_to_all()
+                with self._boundary("connect to a new peer"):
+                    self._connect_to_all()
             self._set_timer()
+
+    def _refused(self, error: ProtocolError) -> ProtocolError:
+        self.refused[error.reason] += 1
+        return error
+
+    @contextmanager
+    def _boundary(self, what: str) -> Iterator[None]:
+        """Any error but a ProtocolError ends here: logged the first time it happens while doing this, and counted."""
+        try:
+            yield
+        except ProtocolError:
+            raise
+        except Exception:
+            self.errors[what] += 1
+            if self.errors[what] == 1:
+                log.exception("could not %s; this peer goes on, and says no more about such errors", what)
 
     def _set_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
         wait = self.node.get_timer() - clock.monotonic()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(min(max(0.0, wait), NEVER), self._do, self.node.handle_timer)
+        delay = min(max(0.0, wait), NEVER)
+        if self.errors and wait <= 0:
+            delay = 0.1  # whatever fails there must not take the whole processor
+        self._timer = asyncio.get_running_loop().call_later(delay, self._do, "keep time", self.node.handle_timer)
 
     def _obey(self, command: object) -> None:
         match command:
@@ -225,7 +296,7 @@ class Outer:
         kind = "repair" if command.repair else "window"
         if isinstance(command.message, Contribution | LinkMessage) and not command.repair:
             due = command.message.due if isinstance(command.message, Contribution) else command.message.link.due
-            self.window_bytes[due] += len(command.bulk)
+            self.window_bytes.add(due, len(command.bulk))
         self.transport.send(command.to, encode(command.message), command.bulk, kind=kind, priority=priority)
 
     def _settled(self, command: Settled) -> None:
@@ -236,10 +307,14 @@ class Outer:
 
     def _fresh(self, chunk: int) -> list[Entry]:
         """The links that were adopted since the last time, oldest first."""
-        entries = self.node.ledger.recent(chunk, 1 << 20)
-        last = next((i for i, entry in enumerate(entries) if entry.head == self._logged.get(chunk)), -1)
-        self._logged[chunk] = entries[-1].head
-        return entries[last + 1 :] if last >= 0 or chunk not in self._logged else entries
+        written, fresh = self._logged[chunk], []
+        for entry in reversed(self.node.ledger.recent(chunk, LINKS_LOGGED)):
+            if entry.head in written:
+                break
+            fresh.append(entry)
+        fresh.reverse()
+        written.extend(entry.head for entry in fresh)
+        return fresh
 
     def _write_link(self, entry: Entry) -> None:
         link, owner = entry.message.link, entry.message.owner
@@ -268,10 +343,17 @@ class Outer:
             self.connected.discard(key)
         self._connecting = set(neighbours) - {self.node.roster.key}
 
-    async def stop(self) -> None:
-        """Say nothing more. Bounded in time."""
+    def alone(self) -> None:
+        """The network is gone: stop looking for others."""
         if self._discovery:
             self._discovery.cancel()
-        await self.transport.close(flush=1.0)
-        if self._timer:
-            self._timer.cancel()
+
+    async def stop(self) -> None:
+        """Say nothing more. Bounded in time."""
+        self.alone()
+        try:
+            await self.transport.close(flush=1.0)
+        finally:
+            self._stopped = True
+            if self._timer:
+                self._timer.cancel()

@@ -56,8 +56,7 @@ class ModuleParameters(Parameters):
         offset = 0
         with torch.no_grad():
             for parameter, low, high in self._overlaps(fragment, start, start + values.numel()):
-                piece = values[offset : offset + high - low]
-                parameter.data.view(-1)[low:high].copy_(piece)
+                _write_flat(parameter.data, low, high, values[offset : offset + high - low])
                 offset += high - low
 
     def _overlaps(self, fragment: int, start: int, stop: int) -> list[tuple[nn.Parameter, int, int]]:
@@ -68,3 +67,13 @@ class ModuleParameters(Parameters):
             if low < high:
                 parts.append((parameter, low, high))
         return parts
+
+
+def _write_flat(target: Tensor, low: int, high: int, values: Tensor) -> None:
+    """Replace elements low..high of `target`, counted in row-major order whatever its strides are."""
+    if target.is_contiguous():
+        target.view(-1)[low:high].copy_(values)
+        return
+    flat = target.reshape(-1)  # a copy: channels-last and transposed parameters have no flat view
+    flat[low:high].copy_(values)
+    target.copy_(flat.view(target.shape))

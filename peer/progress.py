@@ -64,7 +64,9 @@ class Progress:
             if peer:
                 self._console.event(f"This peer is {peer.peer_id}.")
         else:
-            self._line(event="start", peer_id=peer.peer_id if peer else self._settings.name, pid=os.getpid())
+            daemon = peer.network.daemon.pid if peer else None
+            name = peer.peer_id if peer else self._settings.name
+            self._line(event="start", peer_id=name, pid=os.getpid(), daemon_pid=daemon)
         self._write_summary()
 
     def step(self, swarm: Any, result: StepResult, metrics: MetricsLog) -> None:
@@ -102,11 +104,11 @@ class Progress:
             self._console.update(row)
         else:
             values = {name: getattr(row, name) for name in PeerRow.__dataclass_fields__ if name != "peer"}
-            values["loss"] = loss if math.isfinite(loss) else None
+            values["loss"] = _finite(loss)
             self._line(event="row", inner_step=swarm.own_step, **values)
 
-    def end(self, local: float, outer: float | None, digest: bytes | None, *, finished: bool) -> None:
-        """The run is over for this peer. `local` and `outer` are losses on the held-out bytes."""
+    def end(self, local: float | None, outer: float | None, digest: bytes | None, *, finished: bool) -> None:
+        """The run is over for this peer. `local` and `outer` are losses on the held-out bytes, None if not known."""
         self._ending = {
             "exit": "finished" if finished else "failed",
             "outer_digest": digest.hex() if digest else None,
@@ -114,11 +116,11 @@ class Progress:
             "local": local,
         }
         self._write_summary()
-        if self._console:
+        if self._console and local is not None:
             gap = f" The outer parameters have {outer:.3f}." if outer is not None and digest else ""
             text = f"Held-out loss {self.loss_start:.3f} at the start, {local:.3f} now (nats per token).{gap}"
             self._console.event(text)
-        else:
+        elif not self._console:
             self._line(event="end", exit=self._ending["exit"])
 
     # What the report reads
@@ -142,9 +144,9 @@ class Progress:
             "utilization": self._utilization(),
             "outer_digest": self._ending["outer_digest"],
             "evaluation": {
-                "outer_loss_start": self.loss_start if math.isfinite(self.loss_start) else None,
-                "outer_loss_end": self._ending["loss_end"],
-                "local_loss_end": self._ending["local"],
+                "outer_loss_start": _finite(self.loss_start),
+                "outer_loss_end": _finite(self._ending["loss_end"]),
+                "local_loss_end": _finite(self._ending["local"]),
             },
             "traffic": self._traffic(),
             "model": self._model,
@@ -163,7 +165,7 @@ class Progress:
             "training": times.total - times.waiting,
             "waiting": times.waiting,
             "wait_max": times.wait_max,
-            "merge_wait": self._peer.merge_wait,
+            "merge_wait": max(times.allowed, self._peer.merge_wait),
             "hook": times.hook,
         }
 
@@ -191,15 +193,15 @@ class Progress:
         outer = self._peer.outer
         written = outer.transport.traffic.written
         return {
-            "payload_bytes": outer.window_bytes.total(),
+            "payload_bytes": outer.window_bytes.total,
             "bytes_on_wire": written.total() - written["repair"],
             "repair_bytes": written["repair"],
             "dht_bytes": outer.dht_bytes,
-            "peak_window_bytes": max(outer.window_bytes.values(), default=0),
+            "peak_window_bytes": outer.window_bytes.peak,
         }
 
     def _write_summary(self) -> None:
-        write_atomically(self._settings.out / "summary.json", json.dumps(self.summary(), indent=1))
+        write_atomically(self._settings.out / "summary.json", json.dumps(self.summary(), indent=1, allow_nan=False))
 
     def _line(self, **values: Any) -> None:
         """One JSON line on stdout. A reader that is gone means that nobody waits for us: stop."""
@@ -212,11 +214,16 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind and self._ending["exit"] == "running" and self._model:
+        if self._ending["exit"] == "running" and self._model:
             self._ending["exit"] = "failed"
             self._write_summary()
         if self._console:
             self._console.close()
+
+
+def _finite(value: float | None) -> float | None:
+    """The value; None where JSON has no word for it."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def write_atomically(path: Path, text: str) -> None:

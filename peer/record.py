@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class _Fate:
 
 
 class Record:
-    """Appends to one file; counts windows."""
+    """Appends to one file; counts windows. Only `write` may be called from any thread."""
 
     def __init__(self, path: Path, *, fragment_of: tuple[int, ...], overlap: int, late_steps: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,9 +49,9 @@ class Record:
         self._fragment_of = fragment_of
         self._patience = overlap + late_steps
         self._fates: dict[Window, _Fate] = {}
-        self._sizes: dict[int, int] = defaultdict(int)
-        for fragment in fragment_of:
-            self._sizes[fragment] += 1
+        """Of windows that may still change; the others are only counted."""
+        self._over: Counter[str] = Counter()
+        self._sizes = Counter(fragment_of)
 
     def write(self, kind: str, **values: Any) -> None:
         """One line."""
@@ -63,6 +63,8 @@ class Record:
 
     def opened(self, window: Window, own_step: int) -> None:
         """A window was opened by the trainer after `own_step` inner steps."""
+        for past in [past for past, fate in self._fates.items() if self._is_over(fate, own_step)]:
+            self._over[self._outcome(past, self._fates.pop(past))] += 1
         self._fates[window] = _Fate(own_step)
         self.write("opened", fragment=window.fragment, due=window.due, own_step=own_step)
 
@@ -76,14 +78,22 @@ class Record:
 
     def counts(self, own_step: int | None = None) -> WindowCounts:
         """So far. Windows that may still merge count as opened only; with `own_step` None, the run is over."""
-        merged = late = skipped = 0
+        found = Counter(self._over)
         for window, fate in self._fates.items():
-            if len(fate.mixed) == self._sizes[window.fragment]:
-                late += fate.late
-                merged += not fate.late
-            elif own_step is None or own_step - fate.own_step > self._patience:
-                skipped += 1
-        return WindowCounts(len(self._fates), merged, late, skipped)
+            outcome = self._outcome(window, fate)
+            if outcome != "skipped" or own_step is None or self._is_over(fate, own_step):
+                found[outcome] += 1
+        opened = self._over.total() + len(self._fates)
+        return WindowCounts(opened, found["merged"], found["late"], found["skipped"])
+
+    def _is_over(self, fate: _Fate, own_step: int) -> bool:
+        """Whether nothing can be mixed for this window any more."""
+        return own_step - fate.own_step > self._patience
+
+    def _outcome(self, window: Window, fate: _Fate) -> str:
+        if len(fate.mixed) < self._sizes[window.fragment]:
+            return "skipped"
+        return "late" if fate.late else "merged"
 
     def close(self) -> None:
         """No more lines."""

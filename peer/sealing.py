@@ -5,6 +5,7 @@ A manifest is sealed once, by whoever starts the run; everyone else checks what 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from torch import nn
@@ -28,9 +29,12 @@ def build_model(manifest: Manifest) -> Decoder:
 
 
 def layout_of(manifest: Manifest, model: nn.Module) -> Layout:
-    """How the manifest cuts the model into fragments."""
+    """How the manifest cuts the model into fragments; UserError if the model has too few blocks for them."""
     section = manifest.schedule
-    return partition(model, fragments=section.fragments, pattern=section.pattern)  # type: ignore[arg-type]
+    try:
+        return partition(model, fragments=section.fragments, pattern=section.pattern)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(f"the model does not fit the manifest's schedule: {error}") from error
 
 
 def chunks_of(manifest: Manifest, layout: Layout) -> tuple[Chunk, ...]:
@@ -41,7 +45,7 @@ def chunks_of(manifest: Manifest, layout: Layout) -> tuple[Chunk, ...]:
 def seal(manifest: Manifest, corpus: Corpus | None, model: nn.Module | None = None) -> Manifest:
     """The manifest with model and validation bytes fixed. Without `model`, the preset's is built.
 
-    `corpus` is None for a run whose data is the joining programs' own business.
+    `corpus` is None for a run whose model and data are the joining programs' own business.
     """
     model = model or build_model(manifest)
     layers = num_blocks(model)
@@ -50,18 +54,21 @@ def seal(manifest: Manifest, corpus: Corpus | None, model: nn.Module | None = No
     return changed(
         manifest,
         {
+            "model.name": manifest.model.name if corpus else "custom",
             "model.parameters": layout.numel,
             "model.layout": layout.digest().hex(),
             "model.initial": parameters_digest(model).hex(),
             "data.validation": corpus.validation_sha256 if corpus else "0" * 64,
-            "data.name": corpus.name if corpus else "own",
+            # A manifest allows fewer characters than a file system does.
+            "data.name": re.sub(r"[^A-Za-z0-9._-]", "_", corpus.name)[:64] if corpus else "own",
         },
     )
 
 
 def check(manifest: Manifest, model: nn.Module, corpus: Corpus | None) -> Layout:
     """The layout of `model`, if model and data are exactly those that the manifest fixes; UserError otherwise."""
-    assert sealed(manifest)
+    if not sealed(manifest):
+        raise UserError("manifest: is not sealed: its model and data are not fixed by digest yet")
     layout = layout_of(manifest, model)
     built: list[tuple[str, Callable[[], str], str]] = [
         ("model.layout", lambda: layout.digest().hex(), "the run's model has other parameters or fragments"),

@@ -18,7 +18,6 @@ from protocol.errors import UserError
 
 PREFIX = "POTLUCK_"
 DEVICES = ("auto", "cpu", "cuda")
-ROLES = ("train", "own")
 
 _HOST = r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/tcp/\d{1,5}"
 _LISTEN = re.compile(_HOST)
@@ -49,14 +48,15 @@ class Settings:
     """Merges wait for everyone, so that two runs are equal to the byte. For tests."""
     slowdown: float = 1.0
     """Factor by which every inner step is stretched. For tests."""
-    role: str = "train"
-    """train, or own: average what others send without training."""
     local_only: bool = False
     """Train without a swarm and without the outer optimizer. For comparisons."""
     json: bool = False
     """Report progress as JSON lines."""
-    listen: str = "/ip4/127.0.0.1/tcp/0"
-    """The address to be dialled at; port 0 takes a free one."""
+    listen: str = "auto"
+    """The address to be dialled at; port 0 takes a free one. `auto`: every interface, or loopback in a swarm that we
+    join through loopback or through nobody."""
+    announce: str = ""
+    """The address that others shall dial, if it is another: a forwarded port, a public name."""
     join: tuple[str, ...] = ()
     """Addresses of peers or bootstrap servers of the run, each with its peer id."""
 
@@ -71,8 +71,8 @@ class Settings:
             ("merge_wait", _is_none_or(self.merge_wait, lambda wait: wait >= 0), "must be at least 0, in seconds"),
             ("linger", _is_none_or(self.linger, lambda wait: wait >= 0), "must be at least 0, in seconds"),
             ("slowdown", _is_none_or(self.slowdown, lambda factor: factor >= 1), "must be a factor of at least 1"),
-            ("role", self.role in ROLES, f"must be one of {', '.join(ROLES)}"),
-            ("listen", _is_address(_LISTEN, self.listen), "must look like /ip4/127.0.0.1/tcp/0"),
+            ("listen", self._listens, "must look like /ip4/127.0.0.1/tcp/0, or be auto"),
+            ("announce", self._announces, "must look like /ip4/192.0.2.1/tcp/4002"),
         )
         for name, holds, right in rules:
             if not holds:
@@ -81,6 +81,14 @@ class Settings:
         for address in self.join:
             if not _is_address(_JOIN, address):
                 raise UserError.field("join", address, "must look like /ip4/192.0.2.1/tcp/4711/p2p/12D3KooW…")
+
+    @property
+    def _listens(self) -> bool:
+        return self.listen == "auto" or _is_address(_LISTEN, self.listen)
+
+    @property
+    def _announces(self) -> bool:
+        return not self.announce or (_is_address(_LISTEN, self.announce) and not self.announce.endswith("/tcp/0"))
 
 
 def from_environment(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:

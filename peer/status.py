@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bootstrap.identity import peer_id
 from peer import clock
-from peer.network import Network
+from peer.network import CALL_TIMEOUT, Network, NetworkFailed
 from peer.settings import Settings
 from peer.streams import P2pdTransport
 from protocol import presence
@@ -60,22 +61,34 @@ class Listener:
         """Nothing to do: who does not answer is shown as such."""
 
 
-def show_status(join: tuple[str, ...], as_json: bool) -> int:
-    """Print the state of the swarm at these addresses; exit code 0, or 1 if nobody is there."""
+def show_status(join: tuple[str, ...], as_json: bool, run: str | None = None) -> int:
+    """Print the state of the swarm at these addresses; exit code 0, or 1 if nobody is there.
+
+    UserError if there are several runs and `run`, a name or the first digits of an id, does not say which.
+    """
     with tempfile.TemporaryDirectory(prefix="potluck-status-") as folder:
-        network = Network(Settings(out=Path(folder), join=join), lambda text: print(text, file=sys.stderr))
+        settings = Settings(out=Path(folder), join=join)
         try:
-            end = clock.monotonic() + MANIFEST_PATIENCE
-            manifest = network.find_manifest(None, lambda: clock.monotonic() > end)
-            listener = network.call(_listen(network, manifest), PATIENCE + 15)
-        finally:
-            network.close()
+            manifest, listener = _look(settings, run)
+        except NetworkFailed as error:
+            print(f"potluck: no run found at {' '.join(join)}: {error}", file=sys.stderr)
+            return 1
     found = _as_data(manifest, listener)
     if as_json:
         print(json.dumps(found, indent=1))
     else:
         _show(found)
     return 0 if found["peers"] else 1
+
+
+def _look(settings: Settings, run: str | None) -> tuple[Manifest, Listener]:
+    network = Network(settings, lambda text: print(text, file=sys.stderr))
+    try:
+        end = clock.monotonic() + MANIFEST_PATIENCE
+        manifest = network.find_manifest(run, lambda: clock.monotonic() > end)
+        return manifest, network.call(_listen(network, manifest), PATIENCE + CALL_TIMEOUT)
+    finally:
+        network.close()
 
 
 async def _listen(network: Network, manifest: Manifest) -> Listener:
@@ -137,7 +150,7 @@ def _show(found: dict[str, Any]) -> None:
     for peer in found["peers"]:
         heads = (peer["heads"] or "–")[:12]
         step = "–" if peer["step"] is None else str(peer["step"])
-        table.add_row(peer["name"], peer["peer_id"][-8:], peer["role"], step, peer["phase"], heads)
+        table.add_row(escape(peer["name"]), peer["peer_id"][-8:], peer["role"], step, peer["phase"], heads)
     console = Console()
     console.print(table)
     if not found["peers"]:

@@ -159,7 +159,8 @@ def _train_alone(
     alone = Alone(optimizer, job.manifest.run.steps)
     key = settings.name.encode()
     done = _loop(job, optimizer, alone, key, settings, progress, stop)
-    progress.end(job.loss(), job.loss() if done else None, None, finished=done)
+    loss = job.loss() if done else None
+    progress.end(loss, loss, None, finished=done)
     return DONE if done else FAILED
 
 
@@ -184,12 +185,16 @@ def _train_in_swarm(
         peer.gather(stop)
         key = _data_key(settings, network)
         done = _loop(job, optimizer, peer, key, settings, progress, stop)
-        _finish(job, peer, progress, done)
+        done = done and _finish(job, peer, progress, stop)
+        if not done:
+            progress.end(None, None, None, finished=False)
         return DONE if done else FAILED
     finally:
-        if peer:
-            peer.close()
-        network.close()
+        try:
+            if peer:
+                peer.close()
+        finally:
+            network.close()
 
 
 def _data_key(settings: Settings, network: Network) -> bytes:
@@ -197,17 +202,17 @@ def _data_key(settings: Settings, network: Network) -> bytes:
     return settings.name.encode() if settings.lockstep else network.identity.key
 
 
-def _finish(job: Job, peer: Peer, progress: Progress, done: bool) -> None:
-    """Serve until the others have what we have, then evaluate the outer parameters."""
+def _finish(job: Job, peer: Peer, progress: Progress, stop: Stopper) -> bool:
+    """Serve until the others have what we have, then evaluate the outer parameters. False if stopped before."""
     local = job.loss()
-    if not done:
-        progress.end(local, None, None, finished=False)
-        return
-    agreed = peer.linger()
+    agreed = peer.linger(stop)
+    if stop():
+        return False
     if not agreed and not peer.alone:
         progress.notice("Not every peer reported the final heads in time.")
     digest = peer.write_outer(ModuleParameters(job.model, job.layout)) if not peer.alone else None
     progress.end(local, job.loss(), digest, finished=True)
+    return True
 
 
 def _loop(
@@ -238,11 +243,11 @@ def _loop(
             progress.step(swarm, result, metrics)
             if settings.slowdown > 1:
                 stop.pause((clock.monotonic() - began) * (settings.slowdown - 1))
-        metrics.write(swarm.own_step, {"val/loss": job.loss()})
+        if swarm.finished:
+            metrics.write(swarm.own_step, {"val/loss": job.loss()})
     return swarm.finished
 
 
 def _rate_step(swarm: Peer | Alone) -> int:
     """The learning rate follows the swarm step, which all peers share, not how fast this machine is."""
     return swarm.step if isinstance(swarm, Peer) else swarm.own_step
-

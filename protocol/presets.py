@@ -25,7 +25,7 @@ PRESETS: Mapping[str, Manifest] = {
             "schedule.fragments": 4,
             "merge.outer_lr": 1.0,
             "merge.outer_momentum": 0.5,
-            "codec.chunk": 65_536,
+            "codec.chunk": 131_072,
             "training.lr": 5e-3,
             "training.warmup": 40,
         },

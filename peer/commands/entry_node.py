@@ -68,7 +68,7 @@ async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:
             options.identity,
             DaemonOptions(listen=(options.listen,), announce=announce),
             stop=stop,
-            on_ready=lambda addresses: _say_ready(addresses, manifest, as_json=options.json),
+            on_ready=lambda addresses, daemon: _say_ready(addresses, daemon, manifest, as_json=options.json),
             join=options.join,
             genesis=Genesis(manifest.run.name, encode(manifest)) if manifest else None,
             cache=PeerCache(options.identity.with_suffix(".peers.json")),
@@ -88,9 +88,10 @@ async def _stop_without_reader(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _say_ready(addresses: list[str], manifest: Manifest | None, *, as_json: bool) -> None:
+def _say_ready(addresses: list[str], daemon: int, manifest: Manifest | None, *, as_json: bool) -> None:
     command = f"potluck peer --join {' '.join(addresses[:1])}"
-    event: dict[str, object] = {"event": "ready", "addresses": addresses, "command": command, "pid": os.getpid()}
+    event: dict[str, object] = {"event": "ready", "addresses": addresses, "command": command}
+    event |= {"pid": os.getpid(), "daemon_pid": daemon}
     lines = ["This entry node is ready. Others join with:", "", f"    {command}", ""]
     if manifest:
         run = run_id(manifest).hex()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -54,10 +54,8 @@ class PeerOptions:
     merge_wait: Annotated[float | None, Parameter(help="Longest wait for a merge in seconds; else one step.")] = None
     linger: Annotated[float | None, Parameter(help="Seconds that a finished peer goes on serving, at most.")] = None
     listen: Annotated[str | None, Parameter(help="Address to be dialled at, like /ip4/0.0.0.0/tcp/4002.")] = None
+    announce: Annotated[str | None, Parameter(help="Address that others shall dial, if it is another.")] = None
     json: Annotated[bool | None, Parameter(help="Report progress as JSON lines.")] = None
     lockstep: Annotated[bool | None, Parameter(help="Merges wait for everyone. For tests.")] = None
     slowdown: Annotated[float | None, Parameter(help="Stretch every inner step by this factor. For tests.")] = None
-    role: Annotated[
-        Literal["train", "own"] | None, Parameter(help="train, or only average what others send (own).")
-    ] = None
     local_only: Annotated[bool | None, Parameter(help="Train without a swarm.")] = None

@@ -36,6 +36,8 @@ class Child:
         self.name = name
         self._process = process
         self._errors = errors
+        self._daemon: int | None = None
+        """Its libp2p daemon, which has a process group of its own; known once the child has told."""
 
     @classmethod
     async def start(cls, name: str, arguments: Sequence[str], errors: Path) -> Self:
@@ -72,6 +74,7 @@ class Child:
                 log.warning("%s wrote a line that is not JSON: %r", self.name, line[:200])
                 continue
             if isinstance(event, dict):
+                self._daemon = event.get("daemon_pid") or self._daemon
                 yield event
 
     async def wait(self) -> int:
@@ -85,17 +88,20 @@ class Child:
 
     def signal_group(self, number: signal.Signals) -> None:
         """A signal to the process and to its libp2p daemon."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: macOS, for a group that is gone
-            os.killpg(self.pid, number)
+        for group in (self.pid, self._daemon):
+            if group:
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the latter
+                    os.killpg(group, number)
 
     async def stop(self) -> None:
         """Ask it to end, and make sure that nothing of its group is left, at the latest after STOP_SECONDS."""
-        if self.returncode is None:
-            self.signal_group(signal.SIGCONT)
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+        if self.returncode is not None:
+            return  # its daemon ends by itself, and the numbers of both may belong to others by now
+        self.signal_group(signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
         self.signal_group(signal.SIGKILL)
         await self._process.wait()
 

@@ -36,10 +36,10 @@ def peer_settings(options: PeerOptions) -> Settings:
         "merge_wait": options.merge_wait,
         "linger": options.linger,
         "listen": options.listen,
+        "announce": options.announce,
         "json": options.json,
         "lockstep": options.lockstep,
         "slowdown": options.slowdown,
-        "role": options.role,
         "local_only": options.local_only,
         "join": options.join or None,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bootstrap.addresses import dialable, join_address, most_useful_first, with_peer
+from bootstrap.addresses import dialable, join_address, most_useful_first, usable, with_peer
 from bootstrap.identity import peer_id
 from protocol.errors import UserError
 
@@ -53,3 +53,13 @@ def test_with_peer_replaces_the_id() -> None:
 def test_most_useful_first() -> None:
     found = ["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "/ip4/8.8.8.8/tcp/1", "/dns/example.org/tcp/1"]
     assert most_useful_first(found) == [found[2], found[3], found[1], found[0]]
+
+
+def test_addresses_that_the_others_of_the_swarm_cannot_use_are_left_out() -> None:
+    loopback, private, public = "/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "/ip4/8.8.8.8/tcp/1"
+    ours = [public, private, loopback]
+    assert usable(ours, []) == ours
+    assert usable(ours, ["/ip4/127.0.0.1/tcp/4001"]) == ours
+    assert usable(ours, ["/ip4/192.168.7.7/tcp/4001"]) == [public, private]
+    assert usable(ours, ["/ip4/127.0.0.1/tcp/4001", "/dns4/example.org/tcp/4001"]) == [public]
+    assert usable([private, loopback], ["/ip4/9.9.9.9/tcp/4001"]) == []

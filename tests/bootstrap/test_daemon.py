@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from bootstrap import daemon as daemon_module
+from bootstrap import daemon_process
 from bootstrap.addresses import join_address
 from bootstrap.daemon import Daemon, DaemonError, DaemonOptions, Unreachable
 from bootstrap.identity import Identity
@@ -48,7 +49,7 @@ def test_close_leaves_nothing(run: Any, tmp_path: Path) -> None:
         daemon = await Daemon.start(tmp_path / "identity")
         await daemon.serve_stream("/test/1", _close_at_once)
         assert all(path.exists() for path in sockets_of(daemon))
-        child = psutil.Process(daemon.p2p._child.pid)
+        child = psutil.Process(daemon.pid)
         await daemon.close()
         await daemon.close()
         assert not child.is_running()
@@ -59,11 +60,11 @@ def test_close_leaves_nothing(run: Any, tmp_path: Path) -> None:
 
 
 def test_close_kills_a_daemon_that_does_not_stop(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_module, "_STOP_TIMEOUT", 0.2)
+    monkeypatch.setattr(daemon_process, "STOP_TIMEOUT", 0.2)
 
     async def check() -> None:
         daemon = await Daemon.start(tmp_path / "identity")
-        child = psutil.Process(daemon.p2p._child.pid)
+        child = psutil.Process(daemon.pid)
         child.suspend()
         await daemon.close()
         assert not child.is_running()
@@ -75,7 +76,7 @@ def test_death_of_the_daemon_is_told(run: Any, daemons: Any) -> None:
     async def check() -> None:
         async with daemons() as some:
             daemon = await some.start()
-            os.kill(daemon.p2p._child.pid, signal.SIGKILL)
+            os.kill(daemon.pid, signal.SIGKILL)
             async with asyncio.timeout(2):
                 assert "p2pd exited with code -9" in await daemon.died
             with pytest.raises(Unreachable):
@@ -170,7 +171,7 @@ from bootstrap.daemon import Daemon
 
 async def main():
     daemon = await Daemon.start(Path(sys.argv[1]))
-    print(daemon.p2p._child.pid, flush=True)
+    print(daemon.pid, flush=True)
     await asyncio.Event().wait()
 
 uvloop.run(main())

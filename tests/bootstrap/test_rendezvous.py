@@ -179,7 +179,7 @@ def test_server_publishes_the_manifest(run: Any, daemons: Any, tmp_path: Path) -
                 tmp_path / "server",
                 DaemonOptions(),
                 stop=stop,
-                on_ready=ready.set_result,
+                on_ready=lambda addresses, _: ready.set_result(addresses),
                 genesis=Genesis("demo", MANIFEST),
             )
         )
@@ -200,7 +200,7 @@ def test_server_tells_of_its_daemons_death(run: Any, tmp_path: Path) -> None:
     async def check() -> None:
         import psutil
 
-        def kill(_addresses: list[str]) -> None:
+        def kill(_addresses: list[str], _pid: int) -> None:
             for child in psutil.Process().children():
                 if child.name() == "p2pd":
                     child.kill()

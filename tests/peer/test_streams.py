@@ -143,7 +143,7 @@ async def test_a_killed_peer_is_noticed_at_once(swarm: Swarm) -> None:
     one, two = await swarm.member(), await swarm.member()
     await one.join(two)
     start = time.monotonic()
-    os.kill(two.daemon.p2p._child.pid, signal.SIGKILL)
+    os.kill(two.daemon.pid, signal.SIGKILL)
     await one.seen.until(lambda: one.seen.lost)
     assert time.monotonic() - start < 2.0
     assert one.seen.lost[0][0] == two.key
@@ -155,7 +155,7 @@ async def test_a_killed_peer_is_noticed_at_once(swarm: Swarm) -> None:
 async def test_death_of_our_own_daemon_loses_all_peers(swarm: Swarm) -> None:
     one, two = await swarm.member(), await swarm.member()
     await one.join(two)
-    os.kill(one.daemon.p2p._child.pid, signal.SIGKILL)
+    os.kill(one.daemon.pid, signal.SIGKILL)
     await one.seen.until(lambda: one.seen.lost)
     await one.daemon.died
     await one.transport.close()

@@ -270,8 +270,7 @@ def test_presets_are_valid_and_the_default_is_the_design() -> None:
     assert (paper.run.start_peers, paper.schedule.overlap, paper.schedule.sync_every) == (2, 1, 100)
 
 
-def test_the_demo_has_five_windows_a_fragment_and_several_in_flight() -> None:
+def test_the_demo_has_more_than_five_windows_a_fragment() -> None:
     schedule = schedule_of(PRESETS["demo"])
     dues = [window.fragment for window in schedule.windows()]
-    assert min(dues.count(fragment) for fragment in range(4)) >= 5
-    assert max(len(schedule.in_flight(step)) for step in range(200)) == 2
+    assert [dues.count(fragment) for fragment in range(4)] == [9, 9, 9, 9]

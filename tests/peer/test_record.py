@@ -1,0 +1,87 @@
+"""The record: its lines, and the counts that follow from them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peer.record import Record, WindowCounts
+from protocol.schedule import Window
+
+FRAGMENT_OF = (0, 0, 1)
+
+
+def record(path: Path) -> Record:
+    return Record(path, fragment_of=FRAGMENT_OF, overlap=2, late_steps=3)
+
+
+def test_counts(tmp_path: Path) -> None:
+    made = record(tmp_path / "new" / "record.jsonl")
+    made.opened(Window(0, 6), 6)
+    made.opened(Window(1, 9), 9)
+    made.mixed(0, 6, 0, 1)
+    assert made.counts(11) == WindowCounts(opened=2), "one of two chunks, and the other may still come"
+    assert made.counts(12) == WindowCounts(opened=2, skipped=1)
+    made.mixed(2, 9, 0, 2)
+    made.opened(Window(0, 12), 12)
+    made.mixed(0, 12, 0, 1)
+    made.mixed(1, 12, 1, 1)
+    assert made.counts(12) == WindowCounts(opened=3, merged=1, late=1, skipped=1)
+    made.opened(Window(0, 18), 18)
+    assert made.counts(20) == WindowCounts(opened=4, merged=1, late=1, skipped=1)
+    assert made.counts(None) == WindowCounts(opened=4, merged=1, late=1, skipped=2)
+    made.mixed(0, 99, 0, 1)  # a window that this peer never opened counts nowhere
+    assert made.counts(None).merged == 1
+    made.close()
+
+
+def test_lines_are_there_at_once_and_none_comes_after_the_end(tmp_path: Path) -> None:
+    made = record(tmp_path / "record.jsonl")
+    made.opened(Window(1, 9), 9)
+    made.mixed(2, 9, 1, 3)
+    lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    assert lines == [
+        {"kind": "opened", "fragment": 1, "due": 9, "own_step": 9},
+        {"kind": "mixed", "chunk": 2, "due": 9, "late": 1, "power": 3},
+    ]
+    made.close()
+    made.write("link", chunk=0)
+    made.close()
+    assert len((tmp_path / "record.jsonl").read_text().splitlines()) == 2
+
+
+def test_two_threads_write_whole_lines(tmp_path: Path) -> None:
+    made = record(tmp_path / "record.jsonl")
+
+    def write(name: str) -> None:
+        for number in range(300):
+            made.write(name, number=number, padding="x" * 200)
+
+    both = [threading.Thread(target=write, args=(name,)) for name in ("one", "two")]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    made.close()
+    lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    for name in ("one", "two"):
+        assert [line["number"] for line in lines if line["kind"] == name] == list(range(300))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(["merged", "late", "skipped"]), min_size=1, max_size=60))
+def test_counts_of_a_long_run_are_exact_and_cost_no_memory(fates: list[str]) -> None:
+    made = record(Path("/dev/null"))
+    for index, fate in enumerate(fates):
+        step = 6 * (index + 1)
+        made.opened(Window(1, step), step)
+        if fate != "skipped":
+            made.mixed(2, step, 1 if fate == "late" else 0, 1)
+    made.close()
+    counts = made.counts(None)
+    assert counts == WindowCounts(len(fates), fates.count("merged"), fates.count("late"), fates.count("skipped"))
+    assert len(made._fates) <= 2

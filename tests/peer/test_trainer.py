@@ -1,0 +1,134 @@
+"""`potluck peer` as a process: it trains without a bootstrap, refuses what does not fit, and ends when told to."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from peer.cli import run
+from peer.data import load_corpus
+from peer.sealing import seal
+from protocol.manifest import Manifest, changed
+from protocol.manifest_toml import dumps
+from protocol.presets import PRESETS
+
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+
+ROOT = Path(__file__).parents[2]
+UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWBUJifCTgaxAUrcM9JysqCcS4CS8tiYH5hExbdWCAoNwb"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_bytes(b"A potluck is a meal that everyone brings a dish to. " * 400)
+    return path
+
+
+@pytest.fixture(scope="module")
+def manifest(text: Path) -> Manifest:
+    wanted = changed(PRESETS["demo"], {"run.start_peers": 1, "run.steps": 100_000, "data.sequence": 32})
+    return seal(wanted, load_corpus(str(text)))
+
+
+def arguments(folder: Path, text: Path, manifest: Manifest, *more: str) -> list[str]:
+    path = folder / "given.toml"
+    path.write_text(dumps(manifest))
+    where = ["--join", UNREACHABLE, "--manifest", str(path), "--data", str(text), "--out", str(folder / "out")]
+    return ["peer", *where, "--batch", "1", "--threads", "1", "--linger", "20", "--json", *more]
+
+
+class Running:
+    """A `potluck peer` that trains."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "peer.cli", *command],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if json.loads(line)["event"] == "row":
+                break
+        self.children = psutil.Process(self.process.pid).children(recursive=True)
+        words = " ".join(word for child in self.children for word in child.cmdline())
+        self.sockets = [Path(path) for path in re.findall(r"/unix(/tmp/hivemind-[^/\s]*)", words)]
+        assert self.children and self.sockets and all(path.exists() for path in self.sockets)
+
+    def end(self, number: signal.Signals) -> tuple[float, str]:
+        """Send a signal; returns the seconds until the end, and what was written to stderr."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=30)
+        return time.monotonic() - began, errors
+
+
+@pytest.fixture
+def running(tmp_path: Path, text: Path, manifest: Manifest) -> Iterator[Running]:
+    peer = Running(arguments(tmp_path, text, manifest))
+    try:
+        yield peer
+    finally:
+        peer.process.kill()
+        peer.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_peer_soon_and_leaves_nothing(running: Running, number: signal.Signals, tmp_path: Path) -> None:
+    seconds, errors = running.end(number)
+    assert running.process.returncode == 1
+    assert seconds < 10
+    assert "Traceback" not in errors
+    assert not any(child.is_running() for child in running.children)
+    assert not any(path.exists() for path in running.sockets)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["exit"] == "failed"
+
+
+def test_a_killed_peer_takes_its_daemon_with_it(running: Running, tmp_path: Path) -> None:
+    running.end(signal.SIGKILL)
+    _, alive = psutil.wait_procs(running.children, timeout=20)
+    assert not alive
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["exit"] == "running"
+
+
+def test_a_peer_alone_trains_to_the_end(tmp_path: Path, text: Path, manifest: Manifest, capfd: Any) -> None:
+    short = changed(manifest, {"run.steps": 30, "schedule.sync_every": 8, "schedule.overlap": 2})
+    assert run(arguments(tmp_path, text, short)) == 0
+    events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert any("Nobody answers" in event["text"] for event in events if event["event"] == "notice")
+    assert events[-1] == {"event": "end", "exit": "finished"}
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (found["exit"], found["inner_steps"], found["tokens"]) == ("finished", 30, 30 * 32)
+    assert len(found["outer_digest"]) == 64
+    assert found["evaluation"]["outer_loss_end"] < found["evaluation"]["outer_loss_start"]
+    losses = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert "val/loss" in losses[0] and "val/loss" in losses[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.initial": "0" * 64}, "model.initial = "),
+        ({"model.layout": "0" * 64}, "model.layout = "),
+        ({"data.validation": "0" * 64}, "data.validation = "),
+        ({"data.sequence": 4096}, "data.sequence = 4096: must be at most the context of the model"),
+        ({"model.name": "custom"}, "potluck.join"),
+    ],
+)
+def test_what_does_not_fit_the_run_is_the_users_mistake(
+    tmp_path: Path, text: Path, manifest: Manifest, capfd: Any, change: dict[str, object], message: str,
+    nothing_left: None,
+) -> None:  # fmt: skip
+    assert run(arguments(tmp_path, text, changed(manifest, change))) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("potluck: ") and message in line
