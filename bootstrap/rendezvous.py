@@ -167,7 +167,8 @@ class Rendezvous:
         """Ask every bootstrap address, and if none answers the cached peers. False if nobody answered."""
         through, peers = _BOOTSTRAP, await self._meet_any(self._join)
         if not peers and self._cache:
-            through, peers = _CACHED, await self._meet_any(self._cache.addresses)
+            peers = await self._meet_any(self._cache.addresses)
+            through = _CACHED if self._join else _BOOTSTRAP
         if not peers and self._join:
             through = _NOBODY
         if through != self._through:

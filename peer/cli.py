@@ -92,12 +92,13 @@ def init(
 def status(
     *,
     join: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="Addresses of the swarm.")],
+    run: Annotated[str | None, Parameter(help="Run id or name, if the swarm has several runs.")] = None,
     json: Annotated[bool, Parameter(help="As one JSON object.")] = False,
 ) -> int:
     """Show who is in a swarm, at which step, and with which heads."""
     from peer.status import show_status
 
-    return show_status(join, json)
+    return show_status(join, json, run)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -122,9 +122,13 @@ class Roster:
         return max((max(history) for history in histories), default=0.0)
 
     def pace(self) -> int:
-        """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached."""
-        peers = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train"]
-        steps = sorted((peer.step for key, peer in peers if not self.is_lost(key)), reverse=True)
+        """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached.
+
+        Those who have not begun, or of whom there is only a record, do not count: newcomers and made-up peers would
+        pull the pace to zero.
+        """
+        begun = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train" and peer.step]
+        steps = sorted((peer.step for key, peer in begun if not self.is_lost(key)), reverse=True)
         return steps[(len(steps) + 1) // 2 - 1] if steps else 0
 
     def owners(self, due: int) -> list[bytes]:

@@ -157,3 +157,11 @@ def test_a_newcomer_takes_few_chunks_from_others() -> None:
     before, after = roster(8).ranked(range(64), 10), roster(9).ranked(range(64), 10)
     moved = sum(before[chunk][0] != after[chunk][0] for chunk in range(64))
     assert moved < 32
+
+
+def test_newcomers_and_made_up_peers_do_not_pull_the_pace_down() -> None:
+    one = roster(6)
+    say(one, 0, 100)
+    say(one, 1, 90)
+    say(one, 2, 0)  # has just come; of the others there is only a record
+    assert one.pace() == 100
