@@ -29,6 +29,8 @@ ADDRESS_BYTES: Final = 640
 """Of a presence record's 1024: the rest is signature, keys and name."""
 HEADS_BYTES: Final = 48
 """Of a chunk in the message that lists all heads, the largest header there is in a large run."""
+LOCKSTEP_OVERDUE: Final = 30.0
+"""Seconds until a silent peer is lost in lock-step, where everyone waits: a busy machine must not cost the run."""
 SMALL_HEADER: Final = max(limit for tag, limit in HEADER_LIMITS.items() if tag != 7)
 
 
@@ -85,7 +87,11 @@ class Assembly:
             for chunk in self.chunks
         )
         header = max(SMALL_HEADER, HEADS_BYTES * (len(self.chunks) + 1))
-        return StreamOptions(limits=FrameLimits(header=header, bulk=bulk), upload=cap * 125_000 if cap else None)
+        return StreamOptions(
+            limits=FrameLimits(header=header, bulk=bulk),
+            upload=cap * 125_000 if cap else None,
+            ack_timeout=LOCKSTEP_OVERDUE if self.settings.lockstep else StreamOptions.ack_timeout,
+        )
 
     def presence(self, addresses: Sequence[str], wall: float, from_step: int = 0) -> Presence:
         """Our presence record, to be signed. `wall` is Unix time; `from_step` the first due step for which we count."""

@@ -150,6 +150,8 @@ class IncomingStream:
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
+        if self._writer.is_closing():
+            return  # `serve` is about to end
         ack = encode_ack(Ack(self._sequence, self._frames.received))
         self._writer.write(ack)
         self._shared.traffic.wrote(self._key, kind, len(ack))

@@ -294,10 +294,11 @@ class Outer:
     def _send(self, command: Send) -> None:
         priority = Priority.REPAIR if command.repair else None
         kind = "repair" if command.repair else "window"
-        if isinstance(command.message, Contribution | LinkMessage) and not command.repair:
-            due = command.message.due if isinstance(command.message, Contribution) else command.message.link.due
+        message = command.message
+        queued = self.transport.send(command.to, encode(message), command.bulk, kind=kind, priority=priority)
+        if queued and isinstance(message, Contribution | LinkMessage) and not command.repair:
+            due = message.due if isinstance(message, Contribution) else message.link.due
             self.window_bytes.add(due, len(command.bulk))
-        self.transport.send(command.to, encode(command.message), command.bulk, kind=kind, priority=priority)
 
     def _settled(self, command: Settled) -> None:
         for entry in self._fresh(command.chunk):

@@ -88,13 +88,6 @@ class OutgoingLink:
             await self._task
 
     async def _run(self) -> None:
-        try:
-            await self._keep_open()
-        except Exception:
-            log.exception("stopped sending to %s", peer_id(self._key))
-            self._lose("an error of ours")
-
-    async def _keep_open(self) -> None:
         options = self._shared.options
         pause = options.first_retry
         while True:
@@ -103,6 +96,9 @@ class OutgoingLink:
                 pause = options.first_retry
             except Unreachable as error:
                 why = str(error)
+            except Exception:  # dialled again, like any other break: one bug must not cost us the peer
+                log.exception("the stream to %s broke by an error of ours", peer_id(self._key))
+                why = "an error of ours"
             self._lose(why)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._redial.wait(), pause)
@@ -206,6 +202,8 @@ class OutgoingStream:
         await self._shared.bucket.take(len(piece))
         if not self._due:
             self._progress = clock.monotonic()
+        if self._writer.is_closing():
+            raise ConnectionResetError("closed by p2pd")  # uvloop's own word for it is a RuntimeError
         self._sent = Ack(sequence, self._sent.received + len(piece))
         self._writer.write(piece)
         self._shared.traffic.wrote(self._key, kind, len(piece))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from aggregation.codecs import codec
 from aggregation.fragments import Layout
 from peer import clock
 from peer.console import Console, PeerRow
@@ -54,13 +55,20 @@ class Progress:
         else:
             self._line(event="notice", text=text)
 
+    def needs(self, manifest: Manifest, layout: Layout) -> None:
+        """Before anything big is allocated: what this will take."""
+        text = _needs(manifest, layout, alone=self._settings.local_only)
+        if self._console:
+            self._console.event(text)
+        else:
+            self._line(event="needs", text=text)
+
     def begin(self, manifest: Manifest, layout: Layout, peer: Peer | None, loss: float) -> None:
-        """Before the first step: say who we are and what this will need."""
+        """Before the first step: say who we are."""
         self._peer, self.loss_start = peer, loss
         self._began = clock.monotonic()
         self._model = _model(manifest, layout)
         if self._console:
-            self._console.event(_needs(manifest, layout, peer))
             if peer:
                 self._console.event(f"This peer is {peer.peer_id}.")
         else:
@@ -247,17 +255,14 @@ def _model(manifest: Manifest, layout: Layout) -> dict[str, Any]:
     }
 
 
-def _needs(manifest: Manifest, layout: Layout, peer: Peer | None) -> str:
-    sent = received = 0
-    if peer:
-        arithmetic = peer.arithmetic
-        peers = max(2, manifest.run.start_peers)
-        for chunk in peer.chunks:
-            contribution, result = arithmetic.contribution_bytes(chunk.index), arithmetic.result_bytes(chunk.index)
-            share = (peers - 1) / peers
-            sent += int(share * (contribution + result))
-            received += int(share * (contribution + result))
-    largest = max(fragment.numel for fragment in layout.fragments)
+def _needs(manifest: Manifest, layout: Layout, *, alone: bool) -> str:
+    section, peers = manifest.codec, max(2, manifest.run.start_peers)
+    codecs = [codec(name, section.block) for name in (section.contributions, section.results)]
+    packed = sum(one.packed_bytes(chunk.numel) for chunk in chunks_of(manifest, layout) for one in codecs)
+    a_round = 0 if alone else packed * (peers - 1) // peers
     return announce_needs(
-        parameters=layout.numel, largest_fragment=largest, sent_per_round=sent, received_per_round=received
+        parameters=layout.numel,
+        largest_fragment=max(fragment.numel for fragment in layout.fragments),
+        sent_per_round=a_round,
+        received_per_round=a_round,
     )

@@ -50,6 +50,8 @@ class Record:
         self._patience = overlap + late_steps
         self._fates: dict[Window, _Fate] = {}
         """Of windows that may still change; the others are only counted."""
+        self._early: dict[Window, set[int]] = {}
+        """Chunks mixed before this peer opened their window: it learnt of the link first."""
         self._over: Counter[str] = Counter()
         self._sizes = Counter(fragment_of)
 
@@ -65,15 +67,18 @@ class Record:
         """A window was opened by the trainer after `own_step` inner steps."""
         for past in [past for past, fate in self._fates.items() if self._is_over(fate, own_step)]:
             self._over[self._outcome(past, self._fates.pop(past))] += 1
-        self._fates[window] = _Fate(own_step)
+        self._fates[window] = _Fate(own_step, self._early.get(window, set()))
+        self._early = {one: mixed for one, mixed in self._early.items() if one > window}
         self.write("opened", fragment=window.fragment, due=window.due, own_step=own_step)
 
     def mixed(self, chunk: int, due: int, late: int, power: int) -> None:
         """A chunk's new anchor was mixed into the parameters."""
-        fate = self._fates.get(Window(self._fragment_of[chunk], due))
-        if fate:
+        window = Window(self._fragment_of[chunk], due)
+        if fate := self._fates.get(window):
             fate.mixed.add(chunk)
             fate.late |= late > 0
+        else:
+            self._early.setdefault(window, set()).add(chunk)
         self.write("mixed", chunk=chunk, due=due, late=late, power=power)
 
     def counts(self, own_step: int | None = None) -> WindowCounts:

@@ -8,24 +8,35 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from aggregation.fragments import Chunk, Layout, num_blocks, partition
 from aggregation.initial import initialize, parameters_digest
 from peer.data import Corpus
-from peer.models import Decoder, preset
+from peer.models import Decoder, DecoderConfig, preset
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed, sealed
 
 
 def build_model(manifest: Manifest) -> Decoder:
     """The decoder of the manifest's preset with its initial parameters: the same bytes on every machine."""
+    model = Decoder(_config(manifest), z_loss=manifest.training.z_loss)
+    initialize(model, manifest.run.seed, model.initial_stds())
+    return model
+
+
+def planned_layout(manifest: Manifest) -> Layout:
+    """The layout of the manifest's preset, known before anything of the model is allocated."""
+    with torch.device("meta"):
+        return layout_of(manifest, Decoder(_config(manifest)))
+
+
+def _config(manifest: Manifest) -> DecoderConfig:
     if manifest.model.name == "custom":
         right = "is a model of a program of its own: join it from there with potluck.join(model, …)"
         raise UserError.field("model.name", "custom", right)
-    model = Decoder(preset(manifest.model.name), z_loss=manifest.training.z_loss)
-    initialize(model, manifest.run.seed, model.initial_stds())
-    return model
+    return preset(manifest.model.name)
 
 
 def layout_of(manifest: Manifest, model: nn.Module) -> Layout:

@@ -26,7 +26,7 @@ from peer.models import Decoder
 from peer.network import Network, NetworkFailed
 from peer.parameters import ModuleParameters
 from peer.progress import Progress
-from peer.sealing import build_model, check, seal
+from peer.sealing import build_model, check, planned_layout, seal
 from peer.settings import Settings
 from peer.training import InnerConfig, make_optimizer, resolve_device, set_threads, train_step
 from protocol.errors import UserError
@@ -133,8 +133,9 @@ def run_peer(settings: Settings, *, manifest: Manifest | None, run: str | None, 
             return FAILED
 
 
-def _prepare(settings: Settings, manifest: Manifest, data: str | None) -> Job:
-    """Load the text and build the model; UserError if they are not the run's."""
+def _prepare(settings: Settings, manifest: Manifest, data: str | None, progress: Progress) -> Job:
+    """Say what the run needs, load the text and build the model; UserError if they are not the run's."""
+    progress.needs(manifest, planned_layout(manifest))
     corpus = load_corpus(data or manifest.data.name)
     device = resolve_device(settings.device)
     model = build_model(manifest)
@@ -153,7 +154,7 @@ def _train_alone(
 ) -> int:
     if manifest is None:
         raise UserError("--local-only needs --manifest: there is nobody to ask for one")
-    job = _prepare(settings, manifest, data)
+    job = _prepare(settings, manifest, data, progress)
     progress.begin(job.manifest, job.layout, None, job.loss())
     optimizer = make_optimizer(job.model, job.inner)
     alone = Alone(optimizer, job.manifest.run.steps)
@@ -176,7 +177,7 @@ def _train_in_swarm(
     peer: Peer | None = None
     try:
         found = manifest or network.find_manifest(run, stop)
-        job = _prepare(settings, found, data)
+        job = _prepare(settings, found, data, progress)
         optimizer = make_optimizer(job.model, job.inner)
         tokens = settings.batch * job.manifest.data.sequence
         parameters = ModuleParameters(job.model, job.layout)

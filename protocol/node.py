@@ -130,7 +130,6 @@ class Node:
         chunks = self.chunks_of(window.fragment)
         assert len(local) == len(chunks)
         self._opened[window.fragment] = max(window.due, self._opened.get(window.fragment, 0))
-        self._say_ourselves()
         self._tell_status()
         ranking = self.roster.ranked(chunks, window.due)
         too_late: set[bytes] = set()
@@ -200,9 +199,11 @@ class Node:
                 self._take_contribution(message, bulk, now)
             case LinkMessage():
                 window = self._near(self._window_of(message.link.chunk, message.link.due))
+                self._check_owner(peer, message)
                 self._adopt(peer, message, bulk, now)
                 self._notice(window)
             case StateMessage():
+                self._check_owner(peer, message)
                 self._take_state(message, bulk, now)
             case Open():
                 window = self._near(Window(message.fragment, message.due))
@@ -240,6 +241,13 @@ class Node:
             raise ProtocolError("bad payload of a contribution") from error
         self.windows.receive(message, bulk, now)
         self._notice(window)
+
+    def _check_owner(self, source: bytes, message: LinkMessage | StateMessage) -> None:
+        """Anyone can make a key and sign: only who is known as an owner closes windows. Of what we ask for, others too:
+        an owner's links outlive its presence record."""
+        owner = self.roster.neighbours.get(message.owner)
+        if not (owner and owner.record.owns) and not self.repair.asked(source, message.link.chunk):
+            raise ProtocolError("a link of a peer that owns nothing")
 
     def _adopt(self, source: bytes, message: LinkMessage, payload: bytes, now: float) -> None:
         """Take a link from a peer (or our own) and do what follows from what it turned out to be."""
@@ -371,7 +379,9 @@ class Node:
         self.roster.say(self._keys.key, self._status())
 
     def _status(self) -> Status:
-        return Status(step=self.step, phase=self.phase, heads=self.ledger.digest())
+        # Until our last windows have settled we count as a contributor, and nobody may take our heads for final ones.
+        settling = self.phase == FINISHED and self.windows.unsettled
+        return Status(step=self.step, phase=TRAINING if settling else self.phase, heads=self.ledger.digest())
 
     def greet(self, peer: bytes) -> None:
         """A stream to this peer has opened: tell it where we are."""
@@ -379,11 +389,14 @@ class Node:
         self._commands.append(Send(peer, self._status()))
 
     def _tell_status(self) -> None:
+        self._say_ourselves()
         for peer in self.roster.live():
             self._commands.append(Send(peer, self._status()))
 
     def all_finished(self) -> bool:
-        """Whether every live peer has finished with our heads: nothing is left to serve."""
+        """Whether we and every live peer have finished with our heads: nothing is left to serve."""
+        if self.windows.unsettled:
+            return False
         heads = self.ledger.digest()
         neighbours = (self.roster.neighbours[peer] for peer in self.roster.live())
         statuses = [neighbour.status for neighbour in neighbours if neighbour.record.role != "serve"]

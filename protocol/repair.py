@@ -46,6 +46,7 @@ class Repair:
         self._wanted: deque[tuple[int, bytes, tuple[bytes, ...]]] = deque()
         self._pulling: dict[int, float] = {}
         self._pulled: dict[int, float] = {}
+        self._donors: dict[int, bytes] = {}
         self._wrong: set[int] = set()
         self._excuses: dict[int, float] = {}
         self.timer = inf
@@ -117,9 +118,14 @@ class Repair:
             if self._roster.is_lost(peer):
                 continue
             self._pulling[chunk] = self._pulled[chunk] = now
+            self._donors[chunk] = peer
             have = () if chunk in self._wrong else have
             self.timer = min(self.timer, now + 2 * self.patience)
             self._emit(Send(peer, Pull(chunk=chunk, have=have), repair=True))
+
+    def asked(self, peer: bytes, chunk: int) -> bool:
+        """Whether this is the peer that we last asked for the chunk."""
+        return self._donors.get(chunk) == peer
 
     def adopted(self, chunk: int, now: float) -> None:
         """Something new of this chunk came, and our state was right for it."""

@@ -279,6 +279,11 @@ class Windows:
         for gathering in list(self.gathering.values()):
             self._close_if_complete(gathering)
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether a link may yet come of what we sent, or of what we gather and have not judged."""
+        return bool(self.outbound) or not all(gathering.judged for gathering in self.gathering.values())
+
     def in_flight(self, chunk: int, now: float) -> bool:
         """Whether a young window of this chunk may still bring what another peer already has."""
         flights = (out.opened for key, out in self.outbound.items() if key[0] == chunk)

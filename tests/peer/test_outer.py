@@ -23,9 +23,10 @@ from peer.sealing import chunks_of, layout_of, seal
 from peer.settings import Settings
 from peer.transport import Handler, Priority, Traffic, Transport
 from protocol.errors import ProtocolError
-from protocol.messages import VERSION, Hello, Status, encode
+from protocol.messages import VERSION, Contribution, Hello, Status, encode
 from protocol.presence import encode as encode_record
 from protocol.schedule import Window
+from protocol.window import Send
 
 ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 ME, OTHER = Identity.from_seed(b"1" * 32), Identity.from_seed(b"2" * 32)
@@ -205,6 +206,20 @@ def test_a_presence_record_has_the_addresses_that_fit(run: Any) -> None:
         ours = outer.node.roster.neighbours[ME.key].record
         assert 1 <= len(ours.addresses) <= 8 and ours.owns
         assert ours.addresses[0] == outer._addresses[0]
+
+    run(check)
+
+
+def test_what_the_transport_does_not_take_is_not_counted(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(outer: Outer) -> None:
+        state = outer.node.ledger.tip(0)
+        parent = outer.node.ledger.parent(0, state)
+        message = Contribution(0, 6, parent, 1, bytes(32), ME.key, bytes(64))
+        outer._obey(Send(OTHER.key, message, b"12345"))
+        assert outer.window_bytes.total == 5
+        monkeypatch.setattr(outer.transport, "send", lambda *_, **__: False)
+        outer._obey(Send(OTHER.key, message, b"12345"))
+        assert outer.window_bytes.total == 5
 
     run(check)
 

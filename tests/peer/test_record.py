@@ -39,6 +39,18 @@ def test_counts(tmp_path: Path) -> None:
     made.close()
 
 
+def test_a_window_that_was_mixed_before_it_was_opened_counts_as_merged(tmp_path: Path) -> None:
+    made = record(tmp_path / "record.jsonl")
+    for chunk in (0, 1):
+        made.mixed(chunk, 6, 0, 1)
+    made.mixed(2, 3, 0, 1)  # never opened
+    made.opened(Window(0, 6), 4)
+    assert made.counts(20) == WindowCounts(opened=1, merged=1)
+    made.opened(Window(1, 3), 30)
+    assert made.counts(None) == WindowCounts(opened=2, merged=1, skipped=1)
+    made.close()
+
+
 def test_lines_are_there_at_once_and_none_comes_after_the_end(tmp_path: Path) -> None:
     made = record(tmp_path / "record.jsonl")
     made.opened(Window(1, 9), 9)

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from peer.data import Corpus, split
-from peer.sealing import build_model, check, layout_of, seal
+from peer.sealing import build_model, check, layout_of, planned_layout, seal
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed, encode, sealed
 from protocol.presets import PRESETS
@@ -73,6 +73,10 @@ def test_a_programs_own_model_is_called_custom(blocks: Any, small: Any) -> None:
     assert manifest.model.layers == 4
     with pytest.raises(UserError, match=r"model\.name = 'custom': .*potluck\.join"):
         build_model(manifest)
+
+
+def test_the_layout_is_known_before_anything_is_allocated() -> None:
+    assert planned_layout(DEMO) == layout_of(DEMO, build_model(DEMO))
 
 
 def test_a_file_name_that_no_manifest_allows_is_rewritten(corpus: Corpus) -> None:

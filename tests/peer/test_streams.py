@@ -176,6 +176,20 @@ async def test_a_peer_that_comes_back_is_found_again(swarm: Swarm) -> None:
 
 
 @in_swarm
+async def test_an_error_of_ours_costs_a_stream_and_not_the_peer(swarm: Swarm) -> None:
+    one, two = await swarm.member(StreamOptions(first_retry=0.05)), await swarm.member()
+    await one.join(two)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(one.transport.traffic, "written")  # counting what is written fails
+        one.transport.send(two.key, b"lost", kind="x")
+        await one.seen.until(lambda: one.seen.lost)
+    assert one.seen.lost == [(two.key, "an error of ours")]
+    await one.seen.until(lambda: len(one.seen.connected) == 2)
+    assert one.transport.send(two.key, b"hello again", kind="x")
+    await two.seen.until(lambda: two.seen.frames and two.seen.frames[-1][1] == b"hello again")
+
+
+@in_swarm
 async def test_a_peer_that_cannot_be_reached_is_lost_once_and_can_be_forgotten(swarm: Swarm) -> None:
     one = await swarm.member(StreamOptions(first_retry=0.01, last_retry=0.01))
     nobody = b"\x01" * 32

@@ -15,6 +15,7 @@ from aggregation.codecs import codec
 from protocol.errors import ProtocolError
 from protocol.messages import (
     FINISHED,
+    TRAINING,
     Contribution,
     Heads,
     Hello,
@@ -23,6 +24,7 @@ from protocol.messages import (
     Message,
     Open,
     Parent,
+    Part,
     Pull,
     StateMessage,
     Status,
@@ -33,6 +35,8 @@ from protocol.messages import (
     link_head,
     sha256,
 )
+from protocol.node import Node
+from protocol.window import Send
 from simulation.network import Weather
 from simulation.scenarios import CALM, links, when
 from simulation.swarm import RUN, CheapKeys, Swarm
@@ -280,6 +284,45 @@ def test_a_contribution_without_training_is_not_sent() -> None:
     assert "nothing trained" in {getattr(one, "reason", "") for one in peer.node.take()}
 
 
+def test_a_stranger_closes_no_window() -> None:
+    swarm = swarm_at(23)
+    node, now = swarm.peers[0].node, swarm.clock.now
+    tip, arithmetic = node.ledger.tip(0), swarm.peers[0].arithmetic
+    parent, before = node.ledger.parent(0, tip), node.ledger.digest()
+    payload = arithmetic.mean(0, [(1, arithmetic.contribution(0, tip, tip.anchor + 5.0))])
+    part = Part(STRANGER, 1 << 40, bytes(32), bytes(64))
+    link = Link(
+        0, 24, 24 - parent.due, parent.head, parent.state, parent.depth + 1, (part,), 1 << 40,
+        parent.cumulative + (1 << 40), sha256(payload),
+    )  # fmt: skip
+    signature = CheapKeys(STRANGER).sign(close_text(link_head(RUN, link)))
+    state = arithmetic.dump(tip) + payload
+    for message, bulk in (
+        (LinkMessage(link, STRANGER, signature), payload),
+        (StateMessage(link, STRANGER, signature), state),
+    ):
+        for source in (STRANGER, swarm.keys[1]):
+            with pytest.raises(ProtocolError, match="owns nothing"):
+                node.receive(source, encode(message), bulk, now=now, wall=now)
+    assert node.ledger.digest() == before
+
+
+def test_a_link_of_an_owner_that_is_forgotten_is_taken_when_asked_for() -> None:
+    swarm = swarm_at(23)
+    ahead = swarm_at(30)
+    entry = ahead.peers[1].node.ledger.chains[0].newest
+    node, now = swarm.peers[0].node, swarm.clock.now
+    assert entry is not None and entry.message.link.due == 24 and entry.message.owner != node.roster.key
+    del node.roster.neighbours[entry.message.owner]
+    donor = next(key for key in node.roster.neighbours if key != node.roster.key)
+    frame = encode(entry.message)
+    with pytest.raises(ProtocolError, match="owns nothing"):
+        node.receive(donor, frame, entry.payload, now=now, wall=now)
+    node.repair.want(donor, 0, (node.ledger.chains[0].head,), now)
+    node.receive(donor, frame, entry.payload, now=now, wall=now)
+    assert node.ledger.chains[0].due == 24
+
+
 def test_all_finished_needs_everyones_final_heads() -> None:
     swarm = swarm_at(22)
     node = swarm.peers[0].node
@@ -291,6 +334,28 @@ def test_all_finished_needs_everyones_final_heads() -> None:
     assert not node.all_finished()
     node.roster.lose(swarm.keys[1])
     assert node.all_finished()
+
+
+def test_nobody_is_finished_while_a_window_of_its_own_is_open() -> None:
+    swarm = swarm_at(22)
+    node, now = swarm.peers[0].node, swarm.clock.now
+    node.open(CALM.schedule.opening(24)[0], swarm.peers[0].theta[:2], tokens=2400, now=now)
+    node.set_phase(FINISHED, now)
+    for key in swarm.keys[1:]:
+        node.roster.say(key, Status(84, FINISHED, node.ledger.digest()))
+    assert phases_told(node, now + 1.0) == {TRAINING}, "its last contribution counts, so it is waited for"
+    assert not node.all_finished()
+    node.windows.outbound.clear()
+    node.windows.gathering.clear()
+    assert phases_told(node, now + 2.0) == {FINISHED}
+    assert node.all_finished()
+
+
+def phases_told(node: Node, now: float) -> set[int]:
+    node.take()
+    node.handle_timer(now)
+    sent = [command.message for command in node.take() if isinstance(command, Send)]
+    return {message.phase for message in sent if isinstance(message, Status)}
 
 
 def test_a_swarm_of_one_is_a_swarm() -> None:
