@@ -23,6 +23,8 @@ VALIDATION_LIMIT = 256 * 1024
 VALIDATION_SHARE = 20  # one byte in twenty
 SMALLEST_TEXT = 4096
 _NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"})
+PACKAGED = ("bible", "stdlib")
+"""Texts that a name alone finds on any machine."""
 SPECS = "'bible', 'stdlib', or text files and directories separated by " + repr(os.pathsep)
 
 

@@ -36,7 +36,7 @@ from peer.network import CALL_TIMEOUT, Network, NetworkFailed
 from peer.outer import Outer
 from peer.parameters import ModuleParameters, Parameters
 from peer.record import Record
-from peer.sealing import check, chunks_of, layout_of, seal
+from peer.sealing import Patterns, check, chunks_of, layout_of, seal
 from peer.settings import Settings, from_environment
 from peer.streams import P2pdTransport
 from peer.times import Times
@@ -380,6 +380,7 @@ def join(
     run: str | None = None,
     settings: Settings | None = None,
     parameters: Parameters | None = None,
+    patterns: Patterns = (),
     notice: Callable[[str], None] = log.info,
 ) -> Peer:
     """Join a run with a model of your own. Returns a context manager; see this module's first lines.
@@ -387,25 +388,26 @@ def join(
     `manifest` is a manifest or the path of its TOML file; without one it is asked for at `settings.join` (`run` names
     it if there are several), for as long as nobody there has it. An unsealed manifest is sealed with this model.
     `tokens_per_step` weighs this peer's contributions. `parameters` reads and writes a model that is not one module in
-    one process. Raises UserError for anything that does not fit the run, NetworkFailed if the network cannot be
-    started.
+    one process. `patterns`, one list of globs over parameter names for each fragment, cuts the model by hand; all peers
+    of the run must give the same. Raises UserError for anything that does not fit the run, NetworkFailed if the network
+    cannot be started.
     """
     settings = settings or from_environment()
     known = read_manifest(Path(manifest)) if isinstance(manifest, str | Path) else manifest
     if known:
-        known = _sealed_for(known, model)  # before any process is started
+        known = _sealed_for(known, model, patterns)  # before any process is started
     network = Network(settings, notice)
     try:
-        found = known or _sealed_for(network.find_manifest(run), model)
-        parameters = parameters or ModuleParameters(model, layout_of(found, model))
+        found = known or _sealed_for(network.find_manifest(run), model, patterns)
+        parameters = parameters or ModuleParameters(model, layout_of(found, model, patterns))
         return start(network, found, parameters, optimizer, tokens_per_step=tokens_per_step)
     except BaseException:
         network.close()
         raise
 
 
-def _sealed_for(manifest: Manifest, model: nn.Module) -> Manifest:
+def _sealed_for(manifest: Manifest, model: nn.Module, patterns: Patterns) -> Manifest:
     """The manifest, sealed if it was not; UserError unless `model` is the one that it fixes."""
-    manifest = manifest if sealed(manifest) else seal(manifest, None, model)
-    check(manifest, model, None)
+    manifest = manifest if sealed(manifest) else seal(manifest, None, model, patterns)
+    check(manifest, model, None, patterns)
     return manifest

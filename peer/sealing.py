@@ -6,7 +6,7 @@ A manifest is sealed once, by whoever starts the run; everyone else checks what 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -17,6 +17,8 @@ from peer.data import Corpus
 from peer.models import Decoder, DecoderConfig, preset
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed, sealed
+
+Patterns = Sequence[Sequence[str]]
 
 
 def build_model(manifest: Manifest) -> Decoder:
@@ -39,11 +41,14 @@ def _config(manifest: Manifest) -> DecoderConfig:
     return preset(manifest.model.name)
 
 
-def layout_of(manifest: Manifest, model: nn.Module) -> Layout:
-    """How the manifest cuts the model into fragments; UserError if the model has too few blocks for them."""
+def layout_of(manifest: Manifest, model: nn.Module, patterns: Patterns = ()) -> Layout:
+    """How the manifest cuts the model into fragments; UserError if the model has too few blocks for them.
+
+    `patterns`, one list of globs over parameter names for each fragment, replaces the manifest's pattern.
+    """
     section = manifest.schedule
     try:
-        return partition(model, fragments=section.fragments, pattern=section.pattern)  # type: ignore[arg-type]
+        return partition(model, fragments=section.fragments, pattern=section.pattern, patterns=patterns)  # type: ignore[arg-type]
     except ValueError as error:
         raise UserError(f"the model does not fit the manifest's schedule: {error}") from error
 
@@ -53,15 +58,19 @@ def chunks_of(manifest: Manifest, layout: Layout) -> tuple[Chunk, ...]:
     return layout.chunks(manifest.codec.chunk, manifest.codec.block)
 
 
-def seal(manifest: Manifest, corpus: Corpus | None, model: nn.Module | None = None) -> Manifest:
+def seal(
+    manifest: Manifest, corpus: Corpus | None, model: nn.Module | None = None, patterns: Patterns = ()
+) -> Manifest:
     """The manifest with model and validation bytes fixed. Without `model`, the preset's is built.
 
     `corpus` is None for a run whose model and data are the joining programs' own business.
     """
     model = model or build_model(manifest)
-    layers = num_blocks(model)
-    manifest = changed(manifest, {"model.layers": layers}) if manifest.model.layers != layers else manifest
-    layout = layout_of(manifest, model)
+    # With patterns the user's fragments are what the schedule has, whatever blocks the model has.
+    layers = max(num_blocks(model), len(patterns))
+    fragments = len(patterns) or manifest.schedule.fragments
+    manifest = changed(manifest, {"model.layers": layers, "schedule.fragments": fragments})
+    layout = layout_of(manifest, model, patterns)
     return changed(
         manifest,
         {
@@ -76,11 +85,11 @@ def seal(manifest: Manifest, corpus: Corpus | None, model: nn.Module | None = No
     )
 
 
-def check(manifest: Manifest, model: nn.Module, corpus: Corpus | None) -> Layout:
+def check(manifest: Manifest, model: nn.Module, corpus: Corpus | None, patterns: Patterns = ()) -> Layout:
     """The layout of `model`, if model and data are exactly those that the manifest fixes; UserError otherwise."""
     if not sealed(manifest):
         raise UserError("manifest: is not sealed: its model and data are not fixed by digest yet")
-    layout = layout_of(manifest, model)
+    layout = layout_of(manifest, model, patterns)
     built: list[tuple[str, Callable[[], str], str]] = [
         ("model.layout", lambda: layout.digest().hex(), "the run's model has other parameters or fragments"),
         ("model.initial", lambda: parameters_digest(model).hex(), "the run starts from other initial parameters"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -17,8 +17,9 @@ from typing import Final
 import torch
 
 from aggregation.fragments import Layout
+from bootstrap.addresses import is_loopback
 from peer import clock
-from peer.data import Batches, Corpus, load_corpus
+from peer.data import PACKAGED, Batches, Corpus, load_corpus
 from peer.evaluation import evaluate
 from peer.joining import Peer, start
 from peer.metrics import MetricsLog
@@ -133,6 +134,16 @@ def run_peer(settings: Settings, *, manifest: Manifest | None, run: str | None, 
             return FAILED
 
 
+def check_text(manifest: Manifest, data: str | None, join: Sequence[str], *, fetched: bool) -> None:
+    """UserError for a text that a stranger's manifest must not choose, or that peers elsewhere cannot have."""
+    name = manifest.data.name
+    if fetched and data is None and name not in PACKAGED:
+        raise UserError(f"--data: say where you have the run's text ({name}); it comes with no package")
+    elsewhere = [address for address in join if not is_loopback(address)]
+    if (data or name) == "stdlib" and elsewhere:
+        raise UserError("--data = 'stdlib': is for swarms on one machine; it differs between versions of Python")
+
+
 def _prepare(settings: Settings, manifest: Manifest, data: str | None, progress: Progress) -> Job:
     """Say what the run needs, load the text and build the model; UserError if they are not the run's."""
     progress.needs(manifest, planned_layout(manifest))
@@ -177,6 +188,7 @@ def _train_in_swarm(
     peer: Peer | None = None
     try:
         found = manifest or network.find_manifest(run, stop)
+        check_text(found, data, settings.join, fetched=manifest is None)
         job = _prepare(settings, found, data, progress)
         optimizer = make_optimizer(job.model, job.inner)
         tokens = settings.batch * job.manifest.data.sequence

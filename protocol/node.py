@@ -215,10 +215,12 @@ class Node:
                 self.repair.heard_status(peer, now)
                 self._emit_notices()
             case AskHeads():
+                self._check_known(peer)
                 self.repair.serve_heads(peer)
             case Heads():
                 self.repair.heard_heads(peer, message, now)
             case Pull():
+                self._check_known(peer)
                 self.repair.serve(peer, message, self._arithmetic.dump)
             case Hello():
                 if message.version != VERSION:
@@ -226,6 +228,11 @@ class Node:
                 self._learn([message.record], peer, now, wall)
             case Records():
                 self._learn(message.records, None, now, wall)
+
+    def _check_known(self, peer: bytes) -> None:
+        """An answer can be large, and no stream leads to a stranger."""
+        if peer not in self.roster.neighbours:
+            raise ProtocolError("request of an unknown peer")
 
     def _take_contribution(self, message: Contribution, bulk: bytes, now: float) -> None:
         window = self._near(self._window_of(message.chunk, message.due))

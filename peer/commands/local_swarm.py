@@ -120,7 +120,8 @@ class LocalSwarm:
             await asyncio.gather(*(child.stop() for child in self._children))
         finally:
             for child in self._children:  # a second Ctrl-C comes here
-                child.signal_group(signal.SIGKILL)
+                if child.returncode is None:
+                    child.signal_group(signal.SIGKILL)
 
     # Watching
 

@@ -46,6 +46,8 @@ def run_swarm(options: SwarmOptions) -> int:
     )
     if options.lockstep:
         _fix_identities(plan, manifest)
+    if options.local_only and (idle := _without_effect(options)):
+        print(f"With --local-only there are no windows: {', '.join(idle)} have no effect.", flush=True)
     print(needs_text(manifest, model_shape(manifest), plan), flush=True)
     return _run_and_report(plan, manifest, options.report or out / "report.json")
 
@@ -69,6 +71,13 @@ def swarm_manifest(options: SwarmOptions) -> Manifest:
     }
     given: dict[str, object] = {name: value for name, value in flags.items() if value is not None}
     return changed(manifest, given)
+
+
+def _without_effect(options: SwarmOptions) -> list[str]:
+    """The flags given that only mean something in a swarm."""
+    names = ("sync_every", "overlap", "mixing", "fragments", "codec")
+    given = [name for name in names if getattr(options, name) is not None]
+    return [f"--{name.replace('_', '-')}" for name in [*given, *(["lockstep"] if options.lockstep else [])]]
 
 
 def _faults(options: SwarmOptions, manifest: Manifest) -> Faults:
@@ -132,7 +141,8 @@ def _run_and_report(plan: SwarmPlan, manifest: Manifest, path: Path) -> int:
     print(report_text(report, path), flush=True)
     for problem in _problems(swarm, failure):
         print(f"potluck: {problem}", file=sys.stderr)
-    if code == DONE and any(peer.exit == "failed" for peer in report.peers):
+    digests = {peer.outer_digest for peer in report.peers if peer.outer_digest}
+    if code == DONE and (any(peer.exit == "failed" for peer in report.peers) or len(digests) > 1):
         code = FAILED
     return code
 

@@ -82,3 +82,16 @@ def test_the_layout_is_known_before_anything_is_allocated() -> None:
 def test_a_file_name_that_no_manifest_allows_is_rewritten(corpus: Corpus) -> None:
     manifest = seal(DEMO, replace(corpus, name="my text (2).txt:ünlaut" + "x" * 80))
     assert manifest.data.name == ("my_text__2_.txt__nlaut" + "x" * 80)[:64]
+
+
+def test_a_user_may_cut_the_model_by_hand(blocks: Any, small: Any) -> None:
+    model = blocks()
+    patterns = [["*.weight"], ["*.bias"]]
+    ready = seal(small(), None, model, patterns)
+    assert ready.schedule.fragments == 2
+    layout = check(ready, model, None, patterns)
+    assert all(name.endswith(".weight") for name in layout.fragments[0].names)
+    with pytest.raises(UserError, match=r"model\.layout"):
+        check(ready, model, None)
+    with pytest.raises(UserError, match="does not fit"):
+        seal(small(), None, model, [["*.weight"], ["*"]])

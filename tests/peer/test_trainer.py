@@ -18,6 +18,8 @@ import pytest
 from peer.cli import run
 from peer.data import load_corpus
 from peer.sealing import seal
+from peer.trainer import check_text
+from protocol.errors import UserError
 from protocol.manifest import Manifest, changed
 from protocol.manifest_toml import dumps
 from protocol.presets import PRESETS
@@ -132,3 +134,20 @@ def test_what_does_not_fit_the_run_is_the_users_mistake(
     assert run(arguments(tmp_path, text, changed(manifest, change))) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("potluck: ") and message in line
+
+
+def test_a_strangers_manifest_does_not_choose_a_file_here() -> None:
+    strange = changed(PRESETS["demo"], {"data.name": "passwords"})
+    near, far = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWx", "/ip4/192.0.2.1/tcp/1/p2p/12D3KooWx"
+    with pytest.raises(UserError, match="--data"):
+        check_text(strange, None, (near,), fetched=True)
+    check_text(strange, None, (near,), fetched=False)
+    check_text(strange, "here.txt", (near,), fetched=True)
+    check_text(PRESETS["demo"], None, (far,), fetched=True)
+
+
+def test_the_standard_library_is_a_text_for_one_machine() -> None:
+    near, far = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWx", "/ip4/192.0.2.1/tcp/1/p2p/12D3KooWx"
+    check_text(PRESETS["demo"], "stdlib", (near,), fetched=True)
+    with pytest.raises(UserError, match="one machine"):
+        check_text(PRESETS["demo"], "stdlib", (far,), fetched=True)
