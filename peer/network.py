@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -34,6 +35,7 @@ CALL_TIMEOUT: Final = 15.0
 LEAVE_TIMEOUT: Final = 4.0
 """Seconds for leaving the DHT; p2pd is stopped in any case."""
 STOP_TIMEOUT: Final = 15.0
+JOINED_TIMEOUT = 5.0
 MANIFEST_RETRY: Final = 1.0
 _LOOK_EVERY: Final = 0.1
 """Seconds between two questions of a waiting call whether it should stop."""
@@ -143,6 +145,17 @@ class Network:
                 self.notice("No manifest found at the addresses joined yet. Still asking; --manifest starts a run.")
             self.call(asyncio.sleep(MANIFEST_RETRY), CALL_TIMEOUT, stop)
         raise NetworkFailed("stopped before a manifest was found")
+
+    def other_runs(self, ours: Manifest) -> list[Manifest]:
+        """The runs at the join addresses if ours is not among them: one number that differs makes another run.
+
+        Waits at most a few seconds for someone to answer.
+        """
+        with contextlib.suppress(NetworkFailed):
+            self.call(self.rendezvous.joined.wait(), JOINED_TIMEOUT)
+        found = self.call(self.rendezvous.find_manifests(), CALL_TIMEOUT)
+        manifests = matching([data for group in found.values() for data in group], None)
+        return [] if run_id(ours) in map(run_id, manifests) else manifests
 
     def close(self) -> None:
         """Stop DHT, daemon and thread. Bounded in time; may be called twice."""

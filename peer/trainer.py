@@ -31,7 +31,7 @@ from peer.sealing import build_model, check, planned_layout, seal
 from peer.settings import Settings
 from peer.training import InnerConfig, make_optimizer, resolve_device, set_threads, train_step
 from protocol.errors import UserError
-from protocol.manifest import Manifest, sealed
+from protocol.manifest import Manifest, run_id, sealed
 from protocol.manifest_toml import dumps
 
 log = logging.getLogger(__name__)
@@ -190,6 +190,13 @@ def _train_in_swarm(
         found = manifest or network.find_manifest(run, stop)
         check_text(found, data, settings.join, fetched=manifest is None)
         job = _prepare(settings, found, data, progress)
+        if manifest and settings.join and (others := network.other_runs(job.manifest)):
+            names = ", ".join(f"{other.run.name} ({run_id(other).hex()[:12]})" for other in others)
+            ours = f"{job.manifest.run.name} ({run_id(job.manifest).hex()[:12]})"
+            progress.notice(
+                f"Nobody at these addresses has published the run {ours}; there is: {names}. Starting a run of its own "
+                "from the manifest given. Leave --manifest out to join theirs."
+            )
         optimizer = make_optimizer(job.model, job.inner)
         tokens = settings.batch * job.manifest.data.sequence
         parameters = ModuleParameters(job.model, job.layout)
@@ -201,6 +208,8 @@ def _train_in_swarm(
         done = done and _finish(job, peer, progress, stop)
         if not done:
             progress.end(None, None, None, finished=False)
+            if stop():
+                progress.notice(f"Stopped at step {peer.step}; the swarm goes on without this peer.")
         return DONE if done else FAILED
     finally:
         try:
