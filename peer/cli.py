@@ -119,6 +119,9 @@ def run(argv: list[str]) -> int:
         # Whoever read our output is gone; do not let the interpreter complain about it while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except OSError as error:  # a full disk, a folder that may not be written: the system's words say it
+        print(f"potluck: {error}", file=sys.stderr)
+        return FAILED
     return code if isinstance(code, int) else DONE
 
 

@@ -89,12 +89,17 @@ def committed_links(accounts: Sequence[Account]) -> dict[Place, Link]:
     return {place: by_head[place, heads.most_common(1)[0][0]] for place, heads in votes.items()}
 
 
+def _elsewhere(one: Account, links: Mapping[Place, Link]) -> bool:
+    """Whether a peer that was cut off has taken other links of this window than the swarm's."""
+    return any(place in one.links and one.links[place].head != link.head for place, link in links.items())
+
+
 def _entry(
     window: Window, places: Sequence[Place], committed: Mapping[Place, Link], accounts: Sequence[Account]
 ) -> WindowEntry:
     links = {place: committed[place] for place in places if place in committed}
     there = [one for one in accounts if one.was_there(window)]
-    merged = [one.index for one in there if links and one.mixed.issuperset(links)]
+    merged = [one.index for one in there if links and one.mixed.issuperset(links) and not _elsewhere(one, links)]
     skipping = [one for one in there if one.index not in merged]
     return WindowEntry(
         fragment=window.fragment,

@@ -137,10 +137,10 @@ def _run_and_report(plan: SwarmPlan, manifest: Manifest, path: Path) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         failure, code = "Interrupted.", INTERRUPTED
     report = assemble(manifest, model_shape(manifest), swarm.outcomes())
-    write_report(report, path)
     print(report_text(report, path), flush=True)
     for problem in _problems(swarm, failure):
         print(f"potluck: {problem}", file=sys.stderr)
+    write_report(report, path)  # last: on a full disk the words above are all there is
     digests = {peer.outer_digest for peer in report.peers if peer.outer_digest}
     if code == DONE and (any(peer.exit == "failed" for peer in report.peers) or len(digests) > 1):
         code = FAILED
