@@ -168,9 +168,10 @@ class Progress:
             total = clock.monotonic() - self._began if self._began else 0.0
             return {"total": total, "training": total, "waiting": 0.0, "wait_max": 0.0, "merge_wait": None, "hook": 0.0}
         times = self._peer.times
+        total = times.total  # once: it reads the clock
         return {
-            "total": times.total,
-            "training": times.total - times.waiting,
+            "total": total,
+            "training": total - times.waiting,
             "waiting": times.waiting,
             "wait_max": times.wait_max,
             "merge_wait": max(times.allowed, self._peer.merge_wait),

@@ -170,10 +170,9 @@ def _train_alone(
     optimizer = make_optimizer(job.model, job.inner)
     alone = Alone(optimizer, job.manifest.run.steps)
     key = settings.name.encode()
-    done = _loop(job, optimizer, alone, key, settings, progress, stop)
-    loss = job.loss() if done else None
-    progress.end(loss, loss, None, finished=done)
-    return DONE if done else FAILED
+    loss = _loop(job, optimizer, alone, key, settings, progress, stop)
+    progress.end(loss, loss, None, finished=loss is not None)
+    return FAILED if loss is None else DONE
 
 
 def _train_in_swarm(
@@ -204,8 +203,8 @@ def _train_in_swarm(
         progress.begin(job.manifest, job.layout, peer, job.loss())
         peer.gather(stop)
         key = _data_key(settings, network)
-        done = _loop(job, optimizer, peer, key, settings, progress, stop)
-        done = done and _finish(job, peer, progress, stop)
+        local = _loop(job, optimizer, peer, key, settings, progress, stop)
+        done = local is not None and _finish(job, peer, local, progress, stop)
         if not done:
             progress.end(None, None, None, finished=False)
             if stop():
@@ -224,9 +223,11 @@ def _data_key(settings: Settings, network: Network) -> bytes:
     return settings.name.encode() if settings.lockstep else network.identity.key
 
 
-def _finish(job: Job, peer: Peer, progress: Progress, stop: Stopper) -> bool:
-    """Serve until the others have what we have, then evaluate the outer parameters. False if stopped before."""
-    local = job.loss()
+def _finish(job: Job, peer: Peer, local: float, progress: Progress, stop: Stopper) -> bool:
+    """Serve until the others have what we have, then evaluate the outer parameters. False if stopped before.
+
+    `local` is the held-out loss of our own parameters.
+    """
     agreed = peer.linger(stop)
     if stop():
         return False
@@ -245,8 +246,8 @@ def _loop(
     settings: Settings,
     progress: Progress,
     stop: Stopper,
-) -> bool:
-    """Train until the run ends; False if it was stopped before."""
+) -> float | None:
+    """Train until the run ends, and return the held-out loss then; None if it was stopped before."""
     sequence, config = job.manifest.data.sequence, job.inner
     batches = Batches(job.corpus, seed=job.manifest.run.seed, peer=key, batch=settings.batch, sequence=sequence)
     not_finite = 0
@@ -261,13 +262,15 @@ def _loop(
             not_finite = not_finite + 1 if result.skipped else 0
             if not_finite >= NOT_FINITE_LIMIT:
                 progress.notice(f"The loss was not finite for {NOT_FINITE_LIMIT} steps in a row: giving up.")
-                return False
+                return None
             progress.step(swarm, result, metrics)
             if settings.slowdown > 1:
                 stop.pause((clock.monotonic() - began) * (settings.slowdown - 1))
-        if swarm.finished:
-            metrics.write(swarm.own_step, {"val/loss": job.loss()})
-    return swarm.finished
+        if not swarm.finished:
+            return None
+        loss = job.loss()
+        metrics.write(swarm.own_step, {"val/loss": loss})
+    return loss
 
 
 def _rate_step(swarm: Peer | Alone) -> int:

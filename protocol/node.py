@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
+import msgspec
+
 from protocol.errors import ProtocolError
 from protocol.ledger import Adoption, Arithmetic, Ledger
 from protocol.messages import (
@@ -168,10 +170,8 @@ class Node:
             peer=self._keys.key,
             signature=bytes(64),
         )
-        signed = Contribution(
-            chunk, due, unsigned.parent, fresh, unsigned.payload, self._keys.key,
-            self._keys.sign(contribution_text(self.ledger.run, unsigned)),
-        )  # fmt: skip
+        signature = self._keys.sign(contribution_text(self.ledger.run, unsigned))
+        signed = msgspec.structs.replace(unsigned, signature=signature)
         self._sent.setdefault(chunk, []).append((signed.payload, tokens))
         del self._sent[chunk][:-REMEMBERED]
         self.windows.contribute(signed, payload, owners, now)
