@@ -187,7 +187,7 @@ def test_when_p2pd_dies_training_goes_on_alone(swarm: Any, small: Small) -> None
 
 
 def test_without_a_bootstrap_a_peer_says_so_and_trains(swarm: Any, small: Small) -> None:
-    alone = swarm.add(small(), join=[UNREACHABLE])
+    alone = swarm.add(small(), join=[UNREACHABLE], merge_wait=5.0)
     swarm.run()
     assert alone.peer.finished and alone.peer.linger()
     assert alone.peer.record.counts(None).merged + alone.peer.record.counts(None).late > 0
