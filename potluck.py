@@ -7,7 +7,8 @@ machine's own business. See docs/api.md.
 from __future__ import annotations
 
 from aggregation.initial import initialize
-from peer.joining import Peer, join
+from peer.joining import join
+from peer.member import Peer
 from peer.network import NetworkFailed
 from peer.parameters import ModuleParameters, Parameters
 from peer.settings import Settings

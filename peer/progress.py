@@ -17,7 +17,7 @@ from aggregation.codecs import codec
 from aggregation.fragments import Layout
 from peer import clock
 from peer.console import Console, PeerRow
-from peer.joining import Peer
+from peer.member import Peer
 from peer.metrics import MetricsLog
 from peer.quantities import announce_needs
 from peer.record import WindowCounts

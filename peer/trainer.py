@@ -21,7 +21,8 @@ from bootstrap.addresses import is_loopback
 from peer import clock
 from peer.data import PACKAGED, Batches, Corpus, load_corpus
 from peer.evaluation import evaluate
-from peer.joining import Peer, start
+from peer.joining import start
+from peer.member import Peer
 from peer.metrics import MetricsLog
 from peer.models import Decoder
 from peer.network import Network, NetworkFailed

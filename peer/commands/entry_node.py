@@ -11,8 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.commands.manifests import read_manifest, seal_with
+from peer.commands.manifests import seal_with
 from peer.commands.reader import reader_gone
+from peer.manifest_file import read_manifest
 from protocol.errors import UserError
 from protocol.manifest import Manifest, encode, run_id, sealed
 

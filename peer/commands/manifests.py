@@ -1,4 +1,4 @@
-"""Manifests as files, and the changes to one that flags ask for."""
+"""Manifests that are written to files, and the changes to one that flags ask for."""
 
 from __future__ import annotations
 
@@ -8,24 +8,11 @@ from pathlib import Path
 
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed
-from protocol.manifest_toml import dumps, loads
+from protocol.manifest_toml import dumps
 from protocol.presets import PRESETS
 
 UNSEALED = {"model.parameters": 0, "model.layout": "", "model.initial": "", "data.validation": ""}
 """What `peer.sealing.seal` fills in. A manifest in which anything else changes must lose it first."""
-
-
-def read_manifest(path: Path) -> Manifest:
-    """The manifest in a TOML file. UserError if the file cannot be read or is not right."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"manifest {path}: cannot be read: {reason}") from error
-    try:
-        return loads(text)
-    except UserError as error:
-        raise UserError(f"manifest {path}: {error}") from error
 
 
 def write_preset(preset: str, model: str | None, out: Path | None) -> int:

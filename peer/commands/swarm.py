@@ -13,12 +13,13 @@ from pathlib import Path
 
 from peer.commands.faults import Faults, Kill, parse_faults
 from peer.commands.local_swarm import LocalSwarm, SwarmFailed
-from peer.commands.manifests import read_manifest, seal_with, with_model
+from peer.commands.manifests import seal_with, with_model
 from peer.commands.options import SwarmOptions
 from peer.commands.report import assemble, model_shape, write_report
 from peer.commands.report_text import needs_text, report_text
 from peer.commands.swarm_plan import SwarmPlan
 from peer.console import Console
+from peer.manifest_file import read_manifest
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed
 from protocol.manifest_toml import dumps

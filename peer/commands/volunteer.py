@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.commands.manifests import read_manifest
 from peer.commands.options import PeerOptions
+from peer.manifest_file import read_manifest
 from peer.settings import Settings, from_environment
 from protocol.errors import UserError
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from peer.cli import run
-from peer.commands.manifests import read_manifest
 from peer.commands.options import PeerOptions, SwarmOptions
 from peer.commands.reader import has_no_reader
 from peer.commands.swarm import swarm_manifest
 from peer.commands.swarm_plan import SwarmPlan
 from peer.commands.volunteer import peer_settings
+from peer.manifest_file import read_manifest
 from protocol.manifest import Manifest
 from protocol.presets import PRESETS
 

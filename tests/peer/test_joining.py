@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import potluck
-from peer.joining import Peer
+from peer.member import Peer
 from protocol.manifest import Manifest, run_id
 from protocol.schedule import Window
 

@@ -35,7 +35,7 @@ from bootstrap.dht import GENESIS_KEY, genesis_subkey, presence_key
 from bootstrap.identity import Identity
 from peer.frames import ACK_BYTES, encode_ack, frame_prefix
 from peer.frames import Ack as FrameAck
-from peer.joining import Peer
+from peer.member import Peer
 from peer.network import Network
 from peer.settings import Settings
 from peer.streams import stream_protocol
