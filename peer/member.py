@@ -91,6 +91,7 @@ class Peer:
             fragment_of=self.fragment_of,
             overlap=self.schedule.overlap,
             late_steps=manifest.merge.late_steps,
+            trouble=network.disk,
         )
         try:
             self.outer = network.call(self._make_outer(self._assembly.node(self.arithmetic, parameters)))
@@ -310,10 +311,17 @@ class Peer:
         self._hook.remove()
         try:
             self.network.post(self.outer.set_phase, LEAVING)
+            self._in_outer(self._say_farewell)
             self._in_outer(self.outer.stop, 10.0)
         except NetworkFailed as error:
             log.warning("could not leave cleanly: %s", error)
         self.record.close()
+
+    async def _say_farewell(self) -> None:
+        record, expires = self._assembly.farewell(clock.wall(), self.step, finished=self.finished)
+        if not self.alone:
+            run, key = self.outer.node.ledger.run, self.network.identity.key
+            await self.network.rendezvous.say_farewell(run, key, record, expires)
 
     def __enter__(self) -> Self:
         try:

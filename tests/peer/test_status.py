@@ -33,7 +33,7 @@ def test_status_shows_everyone_and_disturbs_nobody(swarm: Any, small: Any, capsy
 
     assert show_status(join, as_json=False) == 0
     shown = capsys.readouterr().out
-    assert all(text in shown for text in ("run small", "peer-0", "peer-1", peers[0].peer_id[-8:], "training"))
+    assert all(text in shown for text in ("Run small", "peer-0", "peer-1", peers[0].peer_id[-8:], "training"))
 
     # The viewers are known, but nobody counts on them, and the rest of the run is as if they had not been.
     members = {peer.network.identity.key for peer in peers}
@@ -53,8 +53,9 @@ def test_status_shows_everyone_and_disturbs_nobody(swarm: Any, small: Any, capsy
 
 
 def test_status_of_nothing(capsys: Any, nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peer.status.MANIFEST_PATIENCE", 0.5)
+    monkeypatch.setattr("peer.status.ANSWER_PATIENCE", 0.5)
     unreachable = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWBUJifCTgaxAUrcM9JysqCcS4CS8tiYH5hExbdWCAoNwb"
     assert show_status((unreachable,), as_json=False) == 1
     captured = capsys.readouterr()
-    assert captured.out == "" and "no run found at " + unreachable in captured.err
+    assert captured.out == "" and f"Nobody answers at {unreachable} (asked for" in captured.err
+    assert "as `potluck bootstrap` prints it now" in captured.err
