@@ -142,7 +142,8 @@ async def _listen(network: Network, manifest: Manifest) -> Listener:
     await transport.start(listener)
     end = clock.monotonic() + PATIENCE
     while clock.monotonic() < end:
-        for data in await network.rendezvous.find(run):
+        found, farewells = await asyncio.gather(network.rendezvous.find(run), network.rendezvous.find_farewells(run))
+        for data in found:
             try:
                 record = decode_verified(data, now=clock.wall())
             except ProtocolError:
@@ -150,7 +151,7 @@ async def _listen(network: Network, manifest: Manifest) -> Listener:
             if record.key != network.identity.key:
                 listener.records[record.key] = record
                 transport.connect(record.key, record.addresses)
-        _take_farewells(listener, await network.rendezvous.find_farewells(run))
+        _take_farewells(listener, farewells)
         if listener.records and listener.records.keys() <= listener.said.keys() | listener.gone.keys():
             break
         await asyncio.sleep(0.3)
