@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 GATHER_TIMEOUT: Final = 120.0
 """Longest wait, in seconds, for the run's `start_peers` before the first step."""
+FAREWELL_SECONDS: Final = 4.0
+"""Longest that leaving word in the DHT may take."""
 LOCKSTEP_TIMEOUT: Final = 120.0
 """In lock-step: longest wait for one merge. A swarm that misses it has failed."""
 
@@ -309,12 +311,12 @@ class Peer:
             return
         self._closed = True
         self._hook.remove()
-        try:
-            self.network.post(self.outer.set_phase, LEAVING)
-            self._in_outer(self._say_farewell)
-            self._in_outer(self.outer.stop, 10.0)
-        except NetworkFailed as error:
-            log.warning("could not leave cleanly: %s", error)
+        self.network.post(self.outer.set_phase, LEAVING)
+        for work, seconds in ((self._say_farewell, FAREWELL_SECONDS), (self.outer.stop, 10.0)):
+            try:
+                self._in_outer(work, seconds)
+            except NetworkFailed as error:
+                log.warning("could not leave cleanly: %s", error)
         self.record.close()
 
     async def _say_farewell(self) -> None:

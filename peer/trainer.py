@@ -254,7 +254,7 @@ def _finish(job: Job, peer: Peer, local: float, progress: Progress, stop: Stoppe
     if not agreed and not peer.alone:
         progress.notice("Not every peer reported the final heads in time.")
     digest = peer.write_outer(ModuleParameters(job.model, job.layout)) if not peer.alone else None
-    progress.end(local, job.loss(), digest, finished=True)
+    progress.end(local, job.loss() if digest else None, digest, finished=True)  # alone, they are not the swarm's
     return True
 
 
