@@ -2,11 +2,12 @@
 
 The DHT is hostile ground. In plain hivemind anyone can overwrite a record, fill a key or, by storing a record again
 with an earlier expiry, have it deleted early. Every potluck node therefore checks what it is asked to store and what it
-is told (`RecordRules`), and keeps the newest record under each subkey until that one's own end (`NewestOnly`). Two
+is told (`RecordRules`), and keeps the newest record under each subkey until that one's own end (`NewestOnly`). Three
 kinds exist:
 
     key                   subkey                 value                       expires
     presence of a run     peer key (32 bytes)    signed presence record      with the record
+    farewells of a run    peer key (32 bytes)    signed farewell             with the record
     genesis               "<run name>/<run id>"  manifest, whose SHA-256     at most an hour ahead
                                                  is the run id (hex)
 
@@ -27,7 +28,7 @@ from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 
 from bootstrap.daemon import Daemon
-from protocol import presence
+from protocol import farewell, presence
 from protocol.errors import ProtocolError
 
 GENESIS_KEY = "potluck/1/genesis"
@@ -46,13 +47,18 @@ def presence_key(run: bytes) -> str:
     return f"potluck/1/presence/{run.hex()}"
 
 
+def farewell_key(run: bytes) -> str:
+    """The DHT key that holds the farewells of a run."""
+    return f"potluck/1/farewell/{run.hex()}"
+
+
 def genesis_subkey(name: str, manifest: bytes) -> str:
     """The subkey under GENESIS_KEY for the manifest of a run called `name`."""
     return f"{name}/{hashlib.sha256(manifest).hexdigest()}"
 
 
 class RecordRules(RecordValidatorBase):  # type: ignore[misc]
-    """Accepts presence records and manifests under their proper keys, and counts what it refuses."""
+    """Accepts presence records, farewells and manifests under their proper keys, and counts what it refuses."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -68,20 +74,29 @@ class RecordRules(RecordValidatorBase):  # type: ignore[misc]
             if record.key == self._genesis_id:
                 self._check_manifest(record, value)
             else:
-                self._check_presence(record, value)
+                self._check_signed(record, value)
         except (ProtocolError, msgspec.MsgspecError, ValueError):
             self.refused += 1
             return False
         return True
 
-    def _check_presence(self, record: DHTRecord, value: bytes) -> None:
-        found = presence.decode_verified(value, self._now())
-        if record.key != DHTID.generate(source=presence_key(found.run)).to_bytes():
+    def _check_signed(self, record: DHTRecord, value: bytes) -> None:
+        found, key = self._decoded(value)
+        if record.key != DHTID.generate(source=key).to_bytes():
             raise ProtocolError("record: of another run")
         if msgspec.msgpack.decode(record.subkey, type=bytes) != found.key:
             raise ProtocolError("record: under another peer's key")
         if record.expiration_time != found.expires:
             raise ProtocolError("record: another expiry than was signed")
+
+    def _decoded(self, value: bytes) -> tuple[presence.Presence | farewell.Farewell, str]:
+        """A presence record or a farewell, and the DHT key under which it belongs."""
+        try:
+            found = presence.decode_verified(value, self._now())
+        except ProtocolError:
+            left = farewell.decode_verified(value, self._now())
+            return left, farewell_key(left.run)
+        return found, presence_key(found.run)
 
     def _check_manifest(self, record: DHTRecord, value: bytes) -> None:
         subkey = msgspec.msgpack.decode(record.subkey, type=str)

@@ -19,11 +19,12 @@ from hivemind.p2p import PeerID
 
 from bootstrap.addresses import dialable, join_address, with_peer
 from bootstrap.daemon import Daemon, Unreachable
-from bootstrap.dht import GENESIS_KEY, RecordRules, create_node, genesis_subkey, presence_key
+from bootstrap.dht import GENESIS_KEY, RecordRules, create_node, farewell_key, genesis_subkey, presence_key
 from bootstrap.identity import peer_id
 from bootstrap.peer_cache import PeerCache
-from protocol import presence
+from protocol import farewell, presence
 from protocol.errors import ProtocolError
+from protocol.farewell import Farewell
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -31,6 +32,8 @@ T = TypeVar("T")
 DHT_TIMEOUT = 10.0
 """Seconds for one store or get; with some of the nodes frozen the first ones take six."""
 DIAL_TIMEOUT = 5.0
+FAREWELL_TIMEOUT = 2.0
+"""Seconds that a peer which leaves has for saying so."""
 REJOIN_EVERY = 15.0
 MANIFEST_LIFE = 300.0
 _FIRST_RETRY = 0.5
@@ -113,6 +116,20 @@ class Rendezvous:
         records = [record for record in found.values() if self._is_presence(record)]
         self._remember(records)
         return records
+
+    async def say_farewell(self, run: bytes, key: bytes, record: bytes, expires: float) -> None:
+        """Leave word that we have gone, for people who look at the run. Bounded in time; nothing depends on it."""
+        if self.joined.is_set():
+            stored = self._node.store(farewell_key(run), record, expires, subkey=key)
+            await self._within(FAREWELL_TIMEOUT, stored, "say farewell")
+
+    async def find_farewells(self, run: bytes) -> list[Farewell]:
+        """The verified last words of those who have left a run lately."""
+        found = []
+        for record in (await self._get(farewell_key(run))).values():
+            with contextlib.suppress(ProtocolError):
+                found.append(farewell.decode_verified(record, self._now()))
+        return found
 
     def publish_manifest(self, name: str, manifest: bytes) -> None:
         """From now on keep `manifest` (at most 16 KiB) in the DHT under the run's name and the manifest's hash."""

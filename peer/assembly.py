@@ -16,6 +16,8 @@ from peer.frames import FrameLimits
 from peer.parameters import Parameters
 from peer.settings import Settings
 from peer.stream_options import StreamOptions
+from protocol import farewell
+from protocol.farewell import Farewell
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, run_id, schedule_of
 from protocol.messages import HEADER_LIMITS
@@ -27,6 +29,8 @@ from protocol.window import Rules
 
 ADDRESS_BYTES: Final = 640
 """Of a presence record's 1024: the rest is signature, keys and name."""
+FAREWELL_SECONDS: Final = 600.0
+"""How long those who look at the run are told that a peer has gone, and did not just fall silent."""
 HEADS_BYTES: Final = 48
 """Of a chunk in the message that lists all heads, the largest header there is in a large run."""
 LOCKSTEP_OVERDUE: Final = 30.0
@@ -108,6 +112,20 @@ class Assembly:
             expires=wall + self.manifest.limits.presence_ttl,
             name=self.settings.name,
         )
+
+    def farewell(self, wall: float, step: int, *, finished: bool) -> tuple[bytes, float]:
+        """Our signed farewell at swarm step `step`, and when it expires. `wall` is Unix time."""
+        words = Farewell(
+            version=farewell.VERSION,
+            run=run_id(self.manifest),
+            key=self.identity.key,
+            step=step,
+            finished=finished,
+            issued=wall,
+            expires=wall + FAREWELL_SECONDS,
+            name=self.settings.name,
+        )
+        return farewell.encode(words, self.identity.sign), words.expires
 
 
 def _fitting(addresses: Sequence[str]) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""The command `potluck`. Exit codes: 0 done, 1 failed, 2 the user's mistake, 130 interrupted.
+"""The command `potluck`. Its exit codes are in peer/exit_codes.py, and for users in README.md.
 
 Everything heavy (torch, hivemind) is imported inside the commands, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from peer.commands.options import PeerOptions, SwarmOptions
+from peer.exit_codes import DONE, FAILED, INTERRUPTED, MISTAKE, NO_READER
+from peer.output import complain, discard, open_standard_streams
 from protocol.errors import UserError
 
-DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 _NO_SWARM_FLAGS = SwarmOptions()
 _NO_PEER_FLAGS = PeerOptions()
 
@@ -103,26 +104,38 @@ def status(
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command that `argv` (default: the process's arguments) names, and exit with its code."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    open_standard_streams()
+    code = run(sys.argv[1:] if argv is None else argv)
+    # The work is done: a Ctrl-C while the interpreter tidies up ends it, and has nothing to say.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
 
 
 def run(argv: list[str]) -> int:
     """The exit code of a command. The user's mistakes become one line on stderr."""
     try:
         code = app(argv or ["--help"], exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except (UserError, CycloptsError) as error:
-        print(f"potluck: {' '.join(str(error).split())}", file=sys.stderr)
+        complain(" ".join(str(error).split()))
         return MISTAKE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output is gone; do not let the interpreter complain about it while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
     except OSError as error:  # a full disk, a folder that may not be written: the system's words say it
-        print(f"potluck: {error}", file=sys.stderr)
-        return FAILED
+        return _output_or_system(error)
     return code if isinstance(code, int) else DONE
+
+
+def _output_or_system(error: OSError) -> int:
+    """The exit code for an error of the system's: of our standard output, or of anything else."""
+    from peer.commands.reader import has_no_reader
+
+    gone = isinstance(error, BrokenPipeError) and has_no_reader()
+    discard(sys.stdout)  # or the interpreter would complain about it while it exits
+    if gone:
+        return NO_READER
+    complain(str(error))
+    return FAILED
 
 
 if __name__ == "__main__":

@@ -1,29 +1,28 @@
-"""What a person sees while a swarm trains: a live table, plain lines, or JSON lines.
+"""What a person sees while a swarm trains: a live table, or plain lines.
 
 A caller reports rows (the newest numbers of a peer) and events (something happened); how they look depends on where
-the output goes. Rows may come as often as the caller likes: the table is redrawn a few times a second, and plain
-lines come every few seconds for each peer.
+the output goes: a terminal gets the table, as many columns of it as fit, and everything else gets lines. Rows may come
+as often as the caller likes: the table is redrawn a few times a second, and plain lines come every few seconds for each
+peer. (Programs read the JSON lines of `potluck peer --json`, which peer/progress.py writes.)
 """
 
 from __future__ import annotations
 
-import json
-import math
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self, TextIO
+from typing import Final, Self, TextIO
 
 from rich.console import Console as Terminal
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from peer import clock
+from peer.output import give_up, write_line
 from peer.quantities import format_bytes, format_count, sparkline
-
-Mode = Literal["auto", "table", "lines", "json"]
+from peer.screen import Column, fitting
 
 TABLE_SECONDS = 0.25
 LINE_SECONDS = 5.0
@@ -70,20 +69,18 @@ class Curve:
 class Console:
     """Shows rows and events; use as a context manager or call `close`.
 
-    Mode `auto` is a live table when `stream` is a terminal and plain lines when it is not.
+    A live table when `stream` (default: standard output) is a terminal, and plain lines when it is not.
     """
 
-    def __init__(
-        self, mode: Mode = "auto", *, stream: TextIO | None = None, now: Callable[[], float] = clock.monotonic
-    ) -> None:
+    def __init__(self, *, stream: TextIO | None = None, now: Callable[[], float] = clock.monotonic) -> None:
         self._stream = sys.stdout if stream is None else stream
-        self._mode = mode if mode != "auto" else ("table" if self._stream.isatty() else "lines")
         self._now = now
         self._rows: dict[str, PeerRow] = {}
         self._curves: dict[str, Curve] = {}
         self._shown: dict[str, tuple[float, PeerRow]] = {}  # per peer: when its last line was written, and which
         self._drawn = float("-inf")
-        self._live = self._start_live() if self._mode == "table" else None
+        self._live = self._start_live() if self._stream.isatty() else None
+        self._lines = self._live is None
 
     def update(self, row: PeerRow) -> None:
         """Take a peer's newest numbers."""
@@ -91,29 +88,35 @@ class Console:
         if row.loss is not None:
             self._curves.setdefault(row.peer, Curve()).add(row.step, row.loss)
         if self._live:
-            self._draw()
+            self._draw(self._live)
         elif self._is_due(row):
             self._write_row(row)
 
     def event(self, text: str) -> None:
         """Say at once that something happened, in a line of its own."""
         if self._live:
-            self._live.console.print(text, markup=False, highlight=False)
-        elif self._mode == "json":
-            self._write(json.dumps({"kind": "event", "text": text}))
+            with self._terminal():
+                self._live.console.print(text, markup=False, highlight=False)
         else:
             self._write(text)
 
     def close(self) -> None:
         """Show the last numbers of every peer and stop; calling it again does nothing."""
-        if self._live:
-            self._draw(at_once=True)
-            self._live.stop()
+        if live := self._live:
+            self._draw(live, at_once=True)
             self._live = None
-        elif self._mode != "table":
+            with self._terminal():
+                live.stop()
+        elif self._lines:
             for name in sorted(self._rows):
                 if self._shown[name][1] != self._rows[name]:
                     self._write_row(self._rows[name])
+
+    def release(self) -> None:
+        """Give the terminal its cursor back, at once: the process is about to end without a `close`."""
+        if self._live:
+            with self._terminal():
+                self._live.console.show_cursor(True)
 
     def __enter__(self) -> Self:
         return self
@@ -125,19 +128,28 @@ class Console:
 
     def _start_live(self) -> Live:
         # Without rich's refresh thread: it would compete with training, and rows come often enough.
-        live = Live(self._table(), console=Terminal(file=self._stream), auto_refresh=False)
+        live = Live(console=Terminal(file=self._stream), auto_refresh=False)
         live.start()
         return live
 
-    def _draw(self, *, at_once: bool = False) -> None:
-        assert self._live is not None
+    @contextmanager
+    def _terminal(self) -> Iterator[None]:
+        """A terminal that has gone away, as under nohup, costs the table and nothing else."""
+        try:
+            yield
+        except OSError as error:
+            self._live = None
+            give_up(self._stream, error)
+
+    def _draw(self, live: Live, *, at_once: bool = False) -> None:
         if at_once or self._now() - self._drawn >= TABLE_SECONDS:
             self._drawn = self._now()
-            self._live.update(self._table(), refresh=True)
+            with self._terminal():
+                live.update(self._table(live.console.width), refresh=True)
 
-    def _table(self) -> Table:
+    def _table(self, width: int) -> Table:
         curves = {name: sparkline(curve.values) for name, curve in self._curves.items()}
-        return swarm_table([self._rows[name] for name in sorted(self._rows)], curves)
+        return swarm_table([self._rows[name] for name in sorted(self._rows)], curves, width)
 
     def _is_due(self, row: PeerRow) -> bool:
         last = self._shown.get(row.peer)
@@ -145,13 +157,25 @@ class Console:
 
     def _write_row(self, row: PeerRow) -> None:
         self._shown[row.peer] = (self._now(), row)
-        self._write(_as_json(row) if self._mode == "json" else format_line(row))
+        self._write(format_line(row))
 
     def _write(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        write_line(self._stream, line)
 
 
-_COLUMNS = ("peer", "step", "loss", "", "tokens/s", "merged", "late", "skipped", "sent", "received", "utilization")
+_COLUMNS: Final = (
+    Column("peer", left=True),
+    Column("step"),
+    Column("loss"),
+    Column("", left=True, drop=7),
+    Column("tokens/s", drop=1),
+    Column("merged"),
+    Column("late", drop=2),
+    Column("skipped", drop=3),
+    Column("sent", drop=5),
+    Column("received", drop=6),
+    Column("utilization", drop=4),
+)
 
 
 def _cells(row: PeerRow, curve: str = "") -> tuple[str, ...]:
@@ -171,22 +195,9 @@ def _cells(row: PeerRow, curve: str = "") -> tuple[str, ...]:
     )
 
 
-def _as_json(row: PeerRow) -> str:
-    fields = asdict(row)
-    for name, value in fields.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            fields[name] = None  # JSON has no word for it
-    return json.dumps({"kind": "peer"} | fields, allow_nan=False)
-
-
-def swarm_table(rows: list[PeerRow], curves: dict[str, str]) -> Table:
-    """The live table: a line for each row, with its loss curve."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in _COLUMNS:
-        table.add_column(heading, justify="left" if heading in ("peer", "") else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, _cells(row, curves.get(row.peer, ""))))
-    return table
+def swarm_table(rows: list[PeerRow], curves: dict[str, str], width: int) -> Table:
+    """The live table, at most `width` cells wide: a line for each row, with its loss curve."""
+    return fitting(_COLUMNS, [_cells(row, curves.get(row.peer, "")) for row in rows], width)
 
 
 def format_line(row: PeerRow) -> str:

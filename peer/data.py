@@ -50,12 +50,23 @@ def load_corpus(spec: str) -> Corpus:
         return split(spec, _bible())
     if spec == "stdlib":
         return split(spec, _stdlib())
+    require_text(spec)
     paths = [Path(part) for part in spec.split(os.pathsep) if part]
-    if not paths:
-        raise UserError.field("data", spec, f"must be {SPECS}")
     # Only the last part of each path: peers keep the same text in different places.
     name = os.pathsep.join(path.resolve().name for path in paths)
     return split(name, b"\n".join(_read(path) for path in paths))
+
+
+def require_text(spec: str) -> None:
+    """UserError if `spec` names no text, or files that are not there: what can be known without reading them."""
+    if spec in PACKAGED:
+        return
+    paths = [Path(part) for part in spec.split(os.pathsep) if part]
+    if not paths:
+        raise UserError.field("data", spec, f"must be {SPECS}")
+    for path in paths:
+        if not path.is_file() and not path.is_dir():
+            raise UserError.field("data", str(path), f"is neither a file nor a directory; data must be {SPECS}")
 
 
 def split(name: str, text: bytes) -> Corpus:
@@ -93,11 +104,12 @@ def _stdlib() -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    if path.is_file():
-        return path.read_bytes()
-    if not path.is_dir():
-        raise UserError.field("data", str(path), f"is neither a file nor a directory; data must be {SPECS}")
-    texts = [text for text in (file.read_bytes() for file in _below(path)) if _is_text(text)]
+    try:
+        if path.is_file():
+            return path.read_bytes()
+        texts = [text for text in (file.read_bytes() for file in _below(path)) if _is_text(text)]
+    except OSError as error:
+        raise UserError.field("data", str(path), f"cannot be read: {error.strerror}") from error
     if not texts:
         raise UserError.field("data", str(path), "has no text files below it")
     return b"\n".join(texts)

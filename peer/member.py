@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 GATHER_TIMEOUT: Final = 120.0
 """Longest wait, in seconds, for the run's `start_peers` before the first step."""
+FAREWELL_SECONDS: Final = 4.0
+"""Longest that leaving word in the DHT may take."""
 LOCKSTEP_TIMEOUT: Final = 120.0
 """In lock-step: longest wait for one merge. A swarm that misses it has failed."""
 
@@ -91,6 +93,7 @@ class Peer:
             fragment_of=self.fragment_of,
             overlap=self.schedule.overlap,
             late_steps=manifest.merge.late_steps,
+            trouble=network.disk,
         )
         try:
             self.outer = network.call(self._make_outer(self._assembly.node(self.arithmetic, parameters)))
@@ -308,12 +311,19 @@ class Peer:
             return
         self._closed = True
         self._hook.remove()
-        try:
-            self.network.post(self.outer.set_phase, LEAVING)
-            self._in_outer(self.outer.stop, 10.0)
-        except NetworkFailed as error:
-            log.warning("could not leave cleanly: %s", error)
+        self.network.post(self.outer.set_phase, LEAVING)
+        for work, seconds in ((self._say_farewell, FAREWELL_SECONDS), (self.outer.stop, 10.0)):
+            try:
+                self._in_outer(work, seconds)
+            except NetworkFailed as error:
+                log.warning("could not leave cleanly: %s", error)
         self.record.close()
+
+    async def _say_farewell(self) -> None:
+        record, expires = self._assembly.farewell(clock.wall(), self.step, finished=self.finished)
+        if not self.alone:
+            run, key = self.outer.node.ledger.run, self.network.identity.key
+            await self.network.rendezvous.say_farewell(run, key, record, expires)
 
     def __enter__(self) -> Self:
         try:

@@ -14,28 +14,27 @@ from types import TracebackType
 from typing import Self
 
 from peer import clock
+from peer.disk import LineFile, log_trouble
 
 
 class MetricsLog:
-    """Appends measurements to a file, a line each, flushed at once; use as a context manager or call `close`."""
+    """Appends measurements to a file, a line each, at once; use as a context manager or call `close`."""
 
-    def __init__(self, path: Path, *, now: Callable[[], float] = clock.wall) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torn = _is_torn(path)
-        self._file = path.open("a", encoding="utf-8")
+    def __init__(
+        self, path: Path, *, trouble: Callable[[OSError], None] = log_trouble, now: Callable[[], float] = clock.wall
+    ) -> None:
+        """`trouble` hears of lines that the disk refuses; they are left out."""
+        self._file = LineFile(path, trouble)
         self._now = now
-        if torn:  # an earlier process died in the middle of a line: keep it from spoiling the next one
-            self._file.write("\n")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append one line. A value that is not finite becomes null, since JSON has no word for it."""
         line: dict[str, float | None] = {"step": step, "time": round(self._now(), 3)}
         line.update((name, value if math.isfinite(value) else None) for name, value in values.items())
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
-        self._file.flush()
+        self._file.write(json.dumps(line, allow_nan=False))
 
     def close(self) -> None:
-        """Close the file; writing afterwards is an error."""
+        """Close the file; nothing is written afterwards."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -45,7 +44,3 @@ class MetricsLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _is_torn(path: Path) -> bool:
-    return path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -23,6 +24,7 @@ from bootstrap.identity import Identity, load_or_create
 from bootstrap.peer_cache import PeerCache
 from bootstrap.rendezvous import Rendezvous
 from peer import clock
+from peer.disk import DiskTrouble
 from peer.settings import Settings
 from protocol.errors import ProtocolError, UserError
 from protocol.manifest import Manifest, decode, run_id, sealed
@@ -37,8 +39,18 @@ LEAVE_TIMEOUT: Final = 4.0
 STOP_TIMEOUT: Final = 15.0
 JOINED_TIMEOUT = 5.0
 MANIFEST_RETRY: Final = 1.0
+NO_SUCH_RUN: Final = 5.0
+"""Seconds from the first other run that is seen until the one asked for is held not to exist: a DHT fills slowly."""
+TELL_FIRST: Final = 3.0
+TELL_EVERY: Final = 30.0
+"""Seconds until a peer that finds no run says so, and between two such lines."""
 _LOOK_EVERY: Final = 0.1
 """Seconds between two questions of a waiting call whether it should stop."""
+
+
+HOW_A_RUN_COMES: Final = (
+    "A run comes with the first peer or `potluck bootstrap` that is given a --manifest and, to join, these addresses."
+)
 
 
 class NetworkFailed(Exception):
@@ -48,13 +60,15 @@ class NetworkFailed(Exception):
 class Network:
     """p2pd and the DHT on an event loop in a thread of their own. `close` ends all three."""
 
-    def __init__(self, settings: Settings, notice: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, notice: Callable[[str], None], *, disk: DiskTrouble | None = None) -> None:
         """Starts the thread and waits until the daemon runs. UserError or NetworkFailed if it does not.
 
-        `notice` gets sentences for the user, from this thread or the outer one.
+        `notice` gets sentences for the user, from this thread or the outer one; `disk` hears of files that cannot be
+        written while the peer trains.
         """
         self.settings = settings
         self._notice = notice
+        self.disk = disk or DiskTrouble(settings.out, self.notice)
         self.identity: Identity = load_or_create(settings.out / "identity")
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="potluck-outer", daemon=True)
@@ -71,6 +85,8 @@ class Network:
         """A sentence for the user. Whoever shows it must not break what says it."""
         try:
             self._notice(text)
+        except BrokenPipeError:
+            pass  # nobody reads us any more: the training thread finds out at its next line, and stops
         except Exception:
             log.exception("could not show: %s", text)
 
@@ -126,23 +142,28 @@ class Network:
     def find_manifest(self, run: str | None, stop: Callable[[], bool] = lambda: False) -> Manifest:
         """The manifest of the run that the join addresses lead to; keeps asking until it is found or `stop()`.
 
-        `run` is a run's name, or a prefix of its id in hex. UserError if there are several to choose from, or no
-        address to ask at; NetworkFailed if stopped.
+        `run` is a run's name, or a prefix of its id in hex. UserError if there are several to choose from, only others
+        than `run`, or no address to ask at; NetworkFailed if stopped.
         """
         if not self.settings.join:
             raise UserError("join: needs an address to fetch the manifest from, or give a manifest")
-        told = clock.monotonic()
+        tell, only_others = clock.monotonic() + TELL_FIRST, inf
         while not stop():
             found = self.call(self.rendezvous.find_manifests(), CALL_TIMEOUT, stop)
-            manifests = matching([data for group in found.values() for data in group], run)
-            if len(manifests) == 1:
-                return manifests[0]
-            if len(manifests) > 1:
-                names = ", ".join(f"{m.run.name} ({run_id(m).hex()[:12]})" for m in manifests)
-                raise UserError.field("run", run, f"must name one run; here are: {names}")
-            if clock.monotonic() > told + 10:
-                told = clock.monotonic()
-                self.notice("No manifest found at the addresses joined yet. Still asking; --manifest starts a run.")
+            manifests = matching([data for group in found.values() for data in group], None)
+            named = [manifest for manifest in manifests if is_named(manifest, run)]
+            if len(named) == 1:
+                return named[0]
+            now = clock.monotonic()
+            only_others = min(only_others, now + NO_SUCH_RUN) if manifests else inf
+            if len(named) > 1 or now > only_others:
+                what = "must name one run" if named else "is no run here"
+                raise UserError.field("run", run, f"{what}; here are: {names_of(named or manifests)}")
+            if now > tell:
+                tell = now + TELL_EVERY
+                self.notice(
+                    f"No run is published at {' '.join(self.settings.join)} yet; still asking. {HOW_A_RUN_COMES}"
+                )
             self.call(asyncio.sleep(MANIFEST_RETRY), CALL_TIMEOUT, stop)
         raise NetworkFailed("stopped before a manifest was found")
 
@@ -212,7 +233,16 @@ def matching(encoded: Sequence[bytes], run: str | None) -> list[Manifest]:
     for data in encoded:
         with suppress(ProtocolError):
             manifest = decode(data)
-            key = run_id(manifest)
-            if sealed(manifest) and (not run or run == manifest.run.name or key.hex().startswith(run.lower())):
-                found[key] = manifest
+            if sealed(manifest) and is_named(manifest, run):
+                found[run_id(manifest)] = manifest
     return list(found.values())
+
+
+def is_named(manifest: Manifest, run: str | None) -> bool:
+    """Whether `run` is the run's name or the beginning of its id; nothing names every run."""
+    return not run or run == manifest.run.name or run_id(manifest).hex().startswith(run.lower())
+
+
+def names_of(manifests: Sequence[Manifest]) -> str:
+    """Runs as people tell them apart."""
+    return ", ".join(f"{manifest.run.name} ({run_id(manifest).hex()[:12]})" for manifest in manifests)

@@ -26,7 +26,7 @@ from peer.transport import Priority, Transport
 from protocol import presence
 from protocol.errors import ProtocolError
 from protocol.ledger import Entry
-from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, encode
+from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, StateMessage, encode, link_head
 from protocol.node import Node, Notice, Settled
 from protocol.presence import Presence
 from protocol.schedule import Window
@@ -299,6 +299,14 @@ class Outer:
         if queued and isinstance(message, Contribution | LinkMessage) and not command.repair:
             due = message.due if isinstance(message, Contribution) else message.link.due
             self.window_bytes.add(due, len(command.bulk))
+        if queued and command.repair and isinstance(message, LinkMessage | StateMessage):
+            self._write_gift(command.to, message)
+
+    def _write_gift(self, to: bytes, message: LinkMessage | StateMessage) -> None:
+        """A link that goes to a peer as a repair: the report counts it apart from what windows cost."""
+        link = message.link
+        head = link_head(self.node.ledger.run, link).hex()
+        self._record.write("gave", chunk=link.chunk, due=link.due, head=head, to=peer_id(to))
 
     def _settled(self, command: Settled) -> None:
         for entry in self._fresh(command.chunk):

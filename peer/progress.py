@@ -1,6 +1,7 @@
 """What a peer says about itself while it trains: rows for people or programs, and `summary.json` for the report.
 
-The summary is written whole every two seconds, so a peer that is killed leaves its last one behind.
+The summary is written whole every two seconds, so a peer that is killed leaves its last one behind. A disk that is full
+costs summaries, and one notice.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import math
 import os
 import sys
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -17,8 +17,10 @@ from aggregation.codecs import codec
 from aggregation.fragments import Layout
 from peer import clock
 from peer.console import Console, PeerRow
+from peer.disk import DiskTrouble, write_atomically
 from peer.member import Peer
 from peer.metrics import MetricsLog
+from peer.output import write_line
 from peer.quantities import announce_needs
 from peer.record import WindowCounts
 from peer.sealing import chunks_of
@@ -38,6 +40,8 @@ class Progress:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._console = None if settings.json else Console()
+        self.disk = DiskTrouble(settings.out, self._incomplete)
+        """Told of every file of this peer that could not be written."""
         self._rows = self._summaries = 0.0
         self._peer: Peer | None = None
         self._tokens = 0
@@ -54,6 +58,13 @@ class Progress:
             self._console.event(text)
         else:
             self._line(event="notice", text=text)
+
+    def _incomplete(self, text: str) -> None:
+        """The disk refuses what we write: whoever reads the files later must hear it, even if we are killed."""
+        if self._console:
+            self._console.event(text)
+        else:
+            self._line(event="notice", text=text, incomplete=True)
 
     def needs(self, manifest: Manifest, layout: Layout) -> None:
         """Before anything big is allocated: what this will take."""
@@ -151,6 +162,7 @@ class Progress:
             "seconds": self._seconds(),
             "utilization": self._utilization(),
             "outer_digest": self._ending["outer_digest"],
+            "record_lost": peer.record.lost if peer else 0,
             "evaluation": {
                 "outer_loss_start": _finite(self.loss_start),
                 "outer_loss_end": _finite(self._ending["loss_end"]),
@@ -210,12 +222,20 @@ class Progress:
         }
 
     def _write_summary(self) -> None:
-        write_atomically(self._settings.out / "summary.json", json.dumps(self.summary(), indent=1, allow_nan=False))
+        text = json.dumps(self.summary(), indent=1, allow_nan=False)
+        try:
+            write_atomically(self._settings.out / "summary.json", text)
+        except OSError as error:
+            self.disk(error)
+
+    def release(self) -> None:
+        """The process is about to end without a last word: leave the terminal as it was."""
+        if self._console:
+            self._console.release()
 
     def _line(self, **values: Any) -> None:
         """One JSON line on stdout. A reader that is gone means that nobody waits for us: stop."""
-        sys.stdout.write(json.dumps(values) + "\n")
-        sys.stdout.flush()
+        write_line(sys.stdout, json.dumps(values))
 
     def __enter__(self) -> Self:
         return self
@@ -233,14 +253,6 @@ class Progress:
 def _finite(value: float | None) -> float | None:
     """The value; None where JSON has no word for it."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step, so that no reader sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(path.suffix + ".part")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _model(manifest: Manifest, layout: Layout) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What happened to every window at this peer: the one record that the report, the live table and the tests read.
 
-One JSON object a line in `record.jsonl`, flushed at once, so that what was known at a kill is still there. Both
-threads write. The kinds and their fields are in docs/report.md.
+One JSON object a line in `record.jsonl`, written at once, so that what was known at a kill is still there. Both
+threads write. The kinds and their fields are in docs/report.md. A disk that refuses a line costs that line: it is
+counted, and training goes on.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peer.disk import LineFile, log_trouble
 from protocol.schedule import Window
 
 
@@ -42,9 +45,17 @@ class _Fate:
 class Record:
     """Appends to one file; counts windows. Only `write` may be called from any thread."""
 
-    def __init__(self, path: Path, *, fragment_of: tuple[int, ...], overlap: int, late_steps: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+    def __init__(
+        self,
+        path: Path,
+        *,
+        fragment_of: tuple[int, ...],
+        overlap: int,
+        late_steps: int,
+        trouble: Callable[[OSError], None] = log_trouble,
+    ) -> None:
+        """`trouble` hears of lines that the disk refuses, in the thread that wrote them."""
+        self._file = LineFile(path, trouble)
         self._lock = threading.Lock()
         self._fragment_of = fragment_of
         self._patience = overlap + late_steps
@@ -59,9 +70,12 @@ class Record:
         """One line."""
         line = json.dumps({"kind": kind, **values}, separators=(",", ":"))
         with self._lock:
-            if not self._file.closed:
-                self._file.write(line + "\n")
-                self._file.flush()
+            self._file.write(line)
+
+    @property
+    def lost(self) -> int:
+        """Lines that are not in the file; 0 if it is whole."""
+        return self._file.lost
 
     def opened(self, window: Window, own_step: int) -> None:
         """A window was opened by the trainer after `own_step` inner steps."""

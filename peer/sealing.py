@@ -90,15 +90,28 @@ def check(manifest: Manifest, model: nn.Module, corpus: Corpus | None, patterns:
     if not sealed(manifest):
         raise UserError("manifest: is not sealed: its model and data are not fixed by digest yet")
     layout = layout_of(manifest, model, patterns)
-    built: list[tuple[str, Callable[[], str], str]] = [
-        ("model.layout", lambda: layout.digest().hex(), "the run's model has other parameters or fragments"),
-        ("model.initial", lambda: parameters_digest(model).hex(), "the run starts from other initial parameters"),
+    text = manifest.data.name
+    parts: list[tuple[str, str, str, Callable[[], str]]] = [
+        (
+            "model.layout",
+            "the model has other parameters or fragments than the run's",
+            "use the run's model, and the same version of potluck",
+            lambda: layout.digest().hex(),
+        ),
+        (
+            "model.initial",
+            "the model starts from other parameters than the run's",
+            "leave the initial parameters to potluck.initialize with the run's seed",
+            lambda: parameters_digest(model).hex(),
+        ),
     ]
     if corpus:
-        refusal = "the run holds out other validation bytes: use the data that the run names"
-        built.append(("data.validation", lambda: corpus.validation_sha256, refusal))
-    for name, value, refusal in built:
+        other = f"the text here ({corpus.name}) is not the run's ({text}): its held-out end differs"
+        todo = f"point --data at the same {text} that the run was started with"
+        parts.append(("data.validation", other, todo, lambda: corpus.validation_sha256))
+    for name, cause, todo, digest in parts:
         section, key = name.split(".")
-        if value() != (wanted := getattr(getattr(manifest, section), key)):
-            raise UserError(f"{name} = {value()}: must be {wanted}; {refusal}")
+        ours, wanted = digest(), getattr(getattr(manifest, section), key)
+        if ours != wanted:
+            raise UserError(f"{name}: {cause} ({ours[:12]} here, {wanted[:12]} in the run); {todo}")
     return layout

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import UserError
+from protocol.presence import MAX_NAME_LENGTH
 
 PREFIX = "POTLUCK_"
 DEVICES = ("auto", "cpu", "cuda")
@@ -91,8 +93,12 @@ class Settings:
         return not self.announce or (_is_address(_LISTEN, self.announce) and not self.announce.endswith("/tcp/0"))
 
 
-def from_environment(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+def from_environment(
+    flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None, **defaults: Any
+) -> Settings:
     """The settings of this process: `flags` (None means not given) over POTLUCK_* variables over the defaults.
+
+    `defaults` go before the fields' own.
 
     A variable is the field's name in capitals, such as POTLUCK_UPLOAD_MBIT=20; POTLUCK_JOIN holds addresses
     separated by spaces. An empty variable counts as not set. Raises UserError for an unknown variable or a value
@@ -105,7 +111,18 @@ def from_environment(flags: Mapping[str, Any] | None = None, environment: Mappin
             name = _field_of(variable)
             if name not in given:
                 given[name] = _parse(variable, name, text)
-    return Settings(**given)
+    return Settings(**{**defaults, **given})
+
+
+def host_name() -> str:
+    """This machine's name as a peer's: at most 32 printable characters; "peer" if it has none that can be shown."""
+    return cleaned_name(socket.gethostname())
+
+
+def cleaned_name(text: str) -> str:
+    """What can be shown of a name, within the limits of a presence record."""
+    shown = "".join(character for character in text if character.isprintable()).strip()
+    return shown[:MAX_NAME_LENGTH].strip() or "peer"
 
 
 def _is_none_or(value: float | None, holds: Callable[[float], bool]) -> bool:

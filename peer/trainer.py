@@ -6,13 +6,15 @@ Finds the run, builds the model that its manifest names, trains it on text, says
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 import torch
 
@@ -21,33 +23,40 @@ from bootstrap.addresses import is_loopback
 from peer import clock
 from peer.data import PACKAGED, Batches, Corpus, load_corpus
 from peer.evaluation import evaluate
+from peer.exit_codes import DONE, FAILED, after
 from peer.joining import start
 from peer.member import Peer
 from peer.metrics import MetricsLog
 from peer.models import Decoder
-from peer.network import Network, NetworkFailed
+from peer.network import Network, NetworkFailed, names_of
 from peer.parameters import ModuleParameters
 from peer.progress import Progress
 from peer.sealing import build_model, check, planned_layout, seal
 from peer.settings import Settings
 from peer.training import InnerConfig, make_optimizer, resolve_device, set_threads, train_step
 from protocol.errors import UserError
-from protocol.manifest import Manifest, run_id, sealed
+from protocol.manifest import Manifest, sealed
 from protocol.manifest_toml import dumps
 
 log = logging.getLogger(__name__)
 
-DONE, FAILED = 0, 1
 NOT_FINITE_LIMIT: Final = 20
 """Steps in a row without a finite loss, after which training is given up."""
 EVALUATION_TOKENS: Final = 16_384
 
 
 class Stopper:
-    """Set by SIGTERM and Ctrl-C: the loop ends at its next step. A second signal ends the process at once."""
+    """Set by Ctrl-C, SIGTERM and a closed terminal: the loop ends at its next step, and the peer says goodbye.
 
-    def __init__(self) -> None:
+    A second signal ends the process at once.
+    """
+
+    def __init__(self, last: Callable[[], None] = lambda: None) -> None:
+        """`last` is called before a process that does not say goodbye is gone."""
         self._event = threading.Event()
+        self._last = last
+        self.signal = 0
+        """The first signal that came; 0 for none."""
 
     def __call__(self) -> bool:
         return self._event.is_set()
@@ -58,19 +67,27 @@ class Stopper:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle both signals while the context lasts."""
-
-        def stop(number: int, frame: object) -> None:
-            if self._event.is_set():
-                raise KeyboardInterrupt
-            self._event.set()
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        """Handle the signals while the context lasts. A hang-up that is ignored, as under nohup, stays ignored."""
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        numbers += [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+        before = {number: signal.signal(number, self._take) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _take(self, number: int, frame: object) -> None:
+        if self._event.is_set():
+            self._end_at_once(number)
+        self.signal = number
+        self._event.set()
+
+    def _end_at_once(self, number: int) -> NoReturn:
+        """No goodbye, no clean-up. p2pd notices by itself that we are gone."""
+        with contextlib.suppress(Exception):
+            self._last()
+        os._exit(after(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +136,23 @@ class Alone:
 
 
 def run_peer(settings: Settings, *, manifest: Manifest | None, run: str | None, data: str | None) -> int:
-    """Train as one peer until the run ends or a signal comes; returns the exit code (0 done, 1 failed).
+    """Train as one peer until the run ends or a signal comes; returns the exit code (peer/exit_codes.py).
 
     UserError for anything that does not fit the run.
     """
-    stop = Stopper()
-    with Progress(settings) as progress, stop.installed():
+    progress = Progress(settings)
+    stop = Stopper(progress.release)
+    with progress, stop.installed():
         set_threads(settings.threads)
-        if settings.local_only:
-            return _train_alone(settings, manifest, data, progress, stop)
         try:
-            return _train_in_swarm(settings, manifest, run, data, progress, stop)
+            if settings.local_only:
+                code = _train_alone(settings, manifest, data, progress, stop)
+            else:
+                code = _train_in_swarm(settings, manifest, run, data, progress, stop)
         except NetworkFailed as error:
-            progress.notice(f"Stopped: {error}")
-            return FAILED
+            code = FAILED
+            progress.notice(f"Stopped: {error}" if not stop() else "Stopped, before this peer had begun.")
+        return after(stop.signal) if code == FAILED and stop() else code
 
 
 def check_text(manifest: Manifest, data: str | None, join: Sequence[str], *, fetched: bool) -> None:
@@ -141,14 +161,14 @@ def check_text(manifest: Manifest, data: str | None, join: Sequence[str], *, fet
     if fetched and data is None and name not in PACKAGED:
         raise UserError(f"--data: say where you have the run's text ({name}); it comes with no package")
     elsewhere = [address for address in join if not is_loopback(address)]
-    if (data or name) == "stdlib" and elsewhere:
+    if (name if data is None else data) == "stdlib" and elsewhere:
         raise UserError("--data = 'stdlib': is for swarms on one machine; it differs between versions of Python")
 
 
 def _prepare(settings: Settings, manifest: Manifest, data: str | None, progress: Progress) -> Job:
     """Say what the run needs, load the text and build the model; UserError if they are not the run's."""
     progress.needs(manifest, planned_layout(manifest))
-    corpus = load_corpus(data or manifest.data.name)
+    corpus = load_corpus(manifest.data.name if data is None else data)
     device = resolve_device(settings.device)
     model = build_model(manifest)
     if manifest.data.sequence > model.config.context:
@@ -184,17 +204,16 @@ def _train_in_swarm(
     progress: Progress,
     stop: Stopper,
 ) -> int:
-    network = Network(settings, progress.notice)
+    network = Network(settings, progress.notice, disk=progress.disk)
     peer: Peer | None = None
     try:
         found = manifest or network.find_manifest(run, stop)
         check_text(found, data, settings.join, fetched=manifest is None)
         job = _prepare(settings, found, data, progress)
         if manifest and settings.join and (others := network.other_runs(job.manifest)):
-            names = ", ".join(f"{other.run.name} ({run_id(other).hex()[:12]})" for other in others)
-            ours = f"{job.manifest.run.name} ({run_id(job.manifest).hex()[:12]})"
             progress.notice(
-                f"Nobody at these addresses has published the run {ours}; there is: {names}. Starting a run of its own "
+                f"Nobody at these addresses has published the run {names_of([job.manifest])}; there is: "
+                f"{names_of(others)}. Starting a run of its own "
                 "from the manifest given. Leave --manifest out to join theirs."
             )
         optimizer = make_optimizer(job.model, job.inner)
@@ -235,7 +254,7 @@ def _finish(job: Job, peer: Peer, local: float, progress: Progress, stop: Stoppe
     if not agreed and not peer.alone:
         progress.notice("Not every peer reported the final heads in time.")
     digest = peer.write_outer(ModuleParameters(job.model, job.layout)) if not peer.alone else None
-    progress.end(local, job.loss(), digest, finished=True)
+    progress.end(local, job.loss() if digest else None, digest, finished=True)  # alone, they are not the swarm's
     return True
 
 
@@ -254,7 +273,7 @@ def _loop(
     not_finite = 0
     if isinstance(swarm, Peer):
         swarm.begin()
-    with MetricsLog(settings.out / "metrics.jsonl") as metrics:
+    with MetricsLog(settings.out / "metrics.jsonl", trouble=progress.disk) as metrics:
         metrics.write(0, {"val/loss": progress.loss_start})
         while not swarm.finished and not stop():
             began = clock.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -13,7 +14,9 @@ from pathlib import Path
 
 from peer.commands.manifests import seal_with
 from peer.commands.reader import reader_gone
+from peer.exit_codes import DONE, FAILED, NO_READER
 from peer.manifest_file import read_manifest
+from peer.output import complain, write_line
 from protocol.errors import UserError
 from protocol.manifest import Manifest, encode, run_id, sealed
 
@@ -60,9 +63,10 @@ async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)  # nohup ignores it
+    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
         loop.add_signal_handler(number, stop.set)
-    watch = asyncio.create_task(_stop_without_reader(stop)) if options.json else None
+    watch = asyncio.create_task(_stop_without_reader(stop))
     announce = (options.announce,) if options.announce else ()
     try:
         await serve(
@@ -76,12 +80,11 @@ async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:
             notice=lambda text: _say({"event": "notice", "text": text}, text, as_json=options.json),
         )
     except DaemonError as error:
-        print(f"potluck: {error}", file=sys.stderr)
-        return 1
+        complain(str(error))
+        return FAILED
     finally:
-        if watch:
-            watch.cancel()
-    return 0
+        watch.cancel()
+    return NO_READER if watch.done() else DONE  # it serves until it is told to stop
 
 
 async def _stop_without_reader(stop: asyncio.Event) -> None:
@@ -104,4 +107,5 @@ def _say_ready(addresses: list[str], daemon: int, manifest: Manifest | None, *, 
 
 
 def _say(event: dict[str, object], text: str, *, as_json: bool) -> None:
-    print(json.dumps(event) if as_json else text, flush=True)
+    with contextlib.suppress(BrokenPipeError):  # the watch stops us
+        write_line(sys.stdout, json.dumps(event) if as_json else text)

@@ -16,16 +16,20 @@ from typing import Any
 from peer import clock
 from peer.commands.faults import Freeze, Kill
 from peer.commands.processes import Child
-from peer.commands.records import RECORD, SUMMARY
+from peer.commands.records import RECORD, SUMMARY, read_summary
 from peer.commands.report import Outcome
 from peer.commands.swarm_plan import SwarmPlan
 from peer.console import Console, PeerRow
+from peer.exit_codes import DONE, MISTAKE, TERMINATED
+from protocol.errors import UserError
 
 STALL_SECONDS = 120.0
 """A swarm in which nobody makes a step for so long is ended."""
 START_SECONDS = 240.0
 """The same before the first step: importing and gathering takes long where many peers share few cores."""
 READY_SECONDS = 60.0
+_ENDED_WELL = (DONE, TERMINATED, -signal.SIGTERM)
+"""Exit codes of a peer that has said that it finished. Our own SIGTERM may reach it while it tidies up."""
 _ROW_FIELDS = tuple(name for name in PeerRow.__dataclass_fields__ if name != "peer")
 
 
@@ -45,6 +49,8 @@ class PeerState:
     finished: bool = False
     killed: bool = False
     frozen: bool = False
+    incomplete: bool = False
+    """It could not write all of its files, by its own words."""
     faults_done: set[Kill | Freeze] = field(default_factory=set)
 
 
@@ -61,7 +67,7 @@ class LocalSwarm:
         self._width = len(str(plan.num_peers - 1))
 
     async def run(self) -> None:
-        """Until every peer has ended. SwarmFailed if the swarm cannot go on."""
+        """Until every peer has ended. SwarmFailed if the swarm cannot go on; UserError if a peer calls it a mistake."""
         try:
             join = [] if self._plan.local_only else await self._start_bootstrap()
             await asyncio.gather(*(self._start_peer(index, join) for index in range(self._plan.num_peers)))
@@ -76,8 +82,9 @@ class LocalSwarm:
                 index=peer.index,
                 folder=self._plan.folder(peer.index),
                 peer_id=peer.peer_id,
-                exit="killed" if peer.killed else "finished" if _succeeded(peer) else "failed",
+                exit="killed" if peer.killed else "finished" if self._succeeded(peer) else "failed",
                 last_step=peer.step,
+                incomplete=peer.incomplete,
             )
             for peer in sorted(self.peers, key=lambda peer: peer.index)
         ]
@@ -99,7 +106,8 @@ class LocalSwarm:
                         return list(event["addresses"])
         except TimeoutError:
             raise SwarmFailed(f"The bootstrap server was not ready within {READY_SECONDS:g} s.") from None
-        raise SwarmFailed(f"The bootstrap server ended at once:\n{child.last_words()}")
+        await child.wait()
+        raise _no_start("The bootstrap server", child)
 
     async def _start_peer(self, index: int, join: Sequence[str]) -> None:
         folder = self._plan.folder(index)
@@ -144,15 +152,21 @@ class LocalSwarm:
         async for event in peer.child.events():
             self._take(peer, event)
         await peer.child.wait()
-        if not peer.killed and not _succeeded(peer):
+        if not peer.killed and not self._succeeded(peer):
             self._failed(peer)
 
     def _failed(self, peer: PeerState) -> None:
-        words = peer.child.last_words()
-        text = f"{self._label(peer.index)} failed with exit code {peer.child.returncode}.\n{words}".rstrip()
+        label, words = self._label(peer.index), peer.child.last_words()
         if not any(other.step for other in self.peers):
-            raise SwarmFailed(f"{text}\nNobody had trained yet, and the others would wait for it.")
-        self._console.event(text)
+            raise _no_start(label, peer.child, "Nobody had trained yet, and the others would wait for it.")
+        self._console.event(f"{label} failed with exit code {peer.child.returncode}.\n{words}".rstrip())
+
+    def _succeeded(self, peer: PeerState) -> bool:
+        if peer.child.returncode not in _ENDED_WELL:
+            return False
+        # A swarm that was stopped has perhaps not read the peer's last line; the summary was written before it.
+        summary = None if peer.finished else read_summary(self._plan.folder(peer.index))
+        return peer.finished or (summary is not None and summary.exit == "finished")
 
     def _take(self, peer: PeerState, event: dict[str, Any]) -> None:
         match event.get("event"):
@@ -162,6 +176,7 @@ class LocalSwarm:
             case "row":
                 self._take_row(peer, event)
             case "notice":
+                peer.incomplete |= bool(event.get("incomplete"))
                 self._console.event(f"{self._label(peer.index)}: {event['text']}")
             case "end":
                 peer.finished = event["exit"] == "finished"
@@ -179,12 +194,31 @@ class LocalSwarm:
         while True:
             await asyncio.sleep(1.0)
             frozen = any(peer.frozen for peer in self.peers)
-            limit = STALL_SECONDS if any(peer.step for peer in self.peers) else START_SECONDS
+            begun = any(peer.step for peer in self.peers)
+            limit = STALL_SECONDS if begun else START_SECONDS
             if frozen:
                 self._progress = clock.monotonic()
             elif clock.monotonic() - self._progress > limit:
-                steps = ", ".join(f"{self._label(peer.index)} at step {peer.step}" for peer in self.peers)
-                raise SwarmFailed(f"Nobody made a step for {limit:g} s: {steps}. The swarm was stopped.")
+                what = "made a step" if begun else "came to its first step"
+                where = "; ".join(map(self._whereabouts, sorted(self.peers, key=lambda peer: peer.index)))
+                raise SwarmFailed(
+                    f"No peer {what} within {limit:g} s, so the swarm was stopped ({where}). "
+                    f"What they had to say is in {self._plan.folder(0) / 'stderr.log'} and beside it."
+                )
+
+    def _whereabouts(self, peer: PeerState) -> str:
+        """One peer, for whoever wonders why nothing moves."""
+        if peer.killed:
+            how = f"was killed at step {peer.step}"
+        elif peer.child.returncode is not None:
+            how = f"ended with exit code {peer.child.returncode} at step {peer.step}"
+        elif peer.finished:
+            how = "has finished and serves the others"
+        elif peer.step:
+            how = f"trains, at step {peer.step}"
+        else:
+            how = "waits for its first step" if peer.peer_id else "has not come up"
+        return f"{self._label(peer.index)} {how}"
 
     # Faults
 
@@ -219,5 +253,9 @@ class LocalSwarm:
         return f"peer {index:>{self._width}}"
 
 
-def _succeeded(peer: PeerState) -> bool:
-    return peer.finished and peer.child.returncode == 0
+def _no_start(name: str, child: Child, more: str = "") -> SwarmFailed | UserError:
+    """Why a swarm did not come to its start, in the child's words: its failure, or a mistake of the user's."""
+    words = child.last_words()
+    if child.returncode == MISTAKE:
+        return UserError(f"{name}: {words.rpartition('potluck: ')[2]}")
+    return SwarmFailed(f"{name} failed with exit code {child.returncode}.\n{words}\n{more}".rstrip())

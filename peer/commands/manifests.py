@@ -48,7 +48,7 @@ def seal_with(manifest: Manifest, spec: str | None) -> Manifest:
     from peer.data import load_corpus
     from peer.sealing import seal
 
-    corpus = load_corpus(spec or manifest.data.name)
+    corpus = load_corpus(manifest.data.name if spec is None else spec)
     # A manifest allows fewer characters than a file system does.
     named = replace(corpus, name=re.sub(r"[^A-Za-z0-9._-]", "_", corpus.name)[:64])
     return seal(changed(manifest, UNSEALED), named)

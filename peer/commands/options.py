@@ -46,7 +46,7 @@ class PeerOptions:
     manifest: Annotated[Path | None, Parameter(help="The run's manifest; without it, it is fetched.")] = None
     data: Annotated[str | None, Parameter(help="Where this peer has the run's text.")] = None
     out: Annotated[Path | None, Parameter(help="Directory for everything the peer writes.")] = None
-    name: Annotated[str | None, Parameter(help="How others see this peer in tables.")] = None
+    name: Annotated[str | None, Parameter(help="How others see this peer in tables; else this machine's name.")] = None
     batch: Annotated[int | None, Parameter(help="Samples of an inner step.")] = None
     threads: Annotated[int | None, Parameter(help="Threads of torch; 0 leaves its own choice.")] = None
     device: Annotated[str | None, Parameter(help="auto, cpu or cuda.")] = None

@@ -7,7 +7,7 @@ Fields that a newer peer adds are ignored.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -71,6 +71,8 @@ class Summary(msgspec.Struct, frozen=True):
     seconds: Seconds = Seconds()
     utilization: float | None = None
     outer_digest: str | None = None
+    record_lost: int = 0
+    """Lines that the disk refused."""
     evaluation: Evaluation = Evaluation()
     traffic: PeerTraffic = PeerTraffic()
 
@@ -145,7 +147,16 @@ class Contributed(msgspec.Struct, frozen=True, tag_field="kind", tag="contribute
     payload_bytes: int
 
 
-Event = Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed
+class Gave(msgspec.Struct, frozen=True, tag_field="kind", tag="gave"):
+    """The peer sent a link, or the state that it leads to, to a peer that had missed it."""
+
+    chunk: int
+    due: int
+    head: str
+    to: str
+
+
+Event = Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed | Gave
 _DECODER = msgspec.json.Decoder(Event)
 
 
@@ -161,18 +172,28 @@ def read_summary(folder: Path) -> Summary | None:
         return None
 
 
-def read_record(folder: Path) -> list[Event]:
-    """The peer's events in the order in which they happened. A last line that was cut is left out."""
+@dataclass(frozen=True)
+class Recorded:
+    """One peer's record, as it was found."""
+
+    events: list[Event]
+    """In the order in which they happened. A last line that was cut is left out: a kill does that."""
+    missing: bool = False
+    unreadable: int = 0
+    """Other lines that are no events: they were cut, or a newer peer wrote them."""
+
+
+def read_record(folder: Path) -> Recorded:
+    """The peer's record. What cannot be read is left out, counted, and said in the log."""
     path = folder / RECORD
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")  # what comes after the last line's end is a cut line, or nothing
-    return list(_events(path, lines[:-1]))
-
-
-def _events(path: Path, lines: list[bytes]) -> Iterator[Event]:
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]  # after the last line's end comes a cut line, or nothing
+    except FileNotFoundError:
+        return Recorded([], missing=True)
+    events: list[Event] = []
     for number, line in enumerate(lines, start=1):
         try:
-            yield _DECODER.decode(line)
+            events.append(_DECODER.decode(line))
         except msgspec.MsgspecError as error:
             log.warning("%s: line %d is ignored: %s", path, number, error)
+    return Recorded(events, unreadable=len(lines) - len(events))

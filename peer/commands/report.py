@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,11 @@ from statistics import fmean
 import msgspec
 
 from peer.commands.records import Evaluation, Summary, read_record, read_summary
-from peer.commands.report_format import Exit, FragmentEntry, ModelEntry, PeerEntry, Report
+from peer.commands.report_files import GAPS, files_entry
+from peer.commands.report_format import Exit, FilesEntry, FragmentEntry, ModelEntry, PeerEntry, Report
 from peer.commands.report_traffic import traffic_entry
 from peer.commands.report_windows import account, window_entries
+from peer.disk import write_atomically
 from protocol.manifest import Manifest, fields, run_id
 
 
@@ -27,27 +28,37 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one peer's process ended, as its parent saw it. `last_step` is the last swarm step that it reported."""
+    """How one peer's process ended, as its parent saw it. `last_step` is the last swarm step that it reported.
+
+    `incomplete` says that the peer could not write all of its files, by its own words.
+    """
 
     index: int
     folder: Path
     peer_id: str
     exit: Exit
     last_step: int
+    incomplete: bool = False
 
 
-def assemble(manifest: Manifest, model: ModelShape, outcomes: Sequence[Outcome]) -> Report:
-    """The report of a swarm whose peers have all ended."""
-    summaries = [read_summary(outcome.folder) or Summary(peer_id=outcome.peer_id) for outcome in outcomes]
+def assemble(manifest: Manifest, model: ModelShape, outcomes: Sequence[Outcome], *, in_swarm: bool = True) -> Report:
+    """The report of a swarm whose peers have all ended. Without a swarm, peers have nothing to record."""
+    found = [read_summary(outcome.folder) for outcome in outcomes]
+    summaries = [one or Summary(peer_id=outcome.peer_id) for outcome, one in zip(outcomes, found, strict=True)]
+    records = [read_record(outcome.folder) for outcome in outcomes]
+    files = [
+        files_entry(outcome.exit, summary, record, refused=outcome.incomplete, in_swarm=in_swarm)
+        for outcome, summary, record in zip(outcomes, found, records, strict=True)
+    ]
     accounts = [
-        account(outcome.index, summary.peer_id, outcome.exit, outcome.last_step, read_record(outcome.folder))
-        for outcome, summary in zip(outcomes, summaries, strict=True)
+        account(o.index, summary.peer_id, o.exit, o.last_step, record.events, gaps=entry.record in GAPS)
+        for o, summary, record, entry in zip(outcomes, summaries, records, files, strict=True)
     ]
     return Report(
         run=run_id(manifest).hex(),
         manifest=_nested(manifest),
         model=model.entry,
-        peers=tuple(map(_peer_entry, outcomes, summaries)),
+        peers=tuple(map(_peer_entry, outcomes, summaries, files)),
         windows=tuple(window_entries(accounts, model.fragment_of)),
         evaluation=_evaluation(summaries),
         traffic=traffic_entry(accounts, summaries, model.entry.parameters),
@@ -55,11 +66,12 @@ def assemble(manifest: Manifest, model: ModelShape, outcomes: Sequence[Outcome])
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write it under a temporary name and move it into place, so that nobody ever reads half a report."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    temporary.replace(path)
+    """Write it, in one step, so that nobody ever reads half a report; what is no file (a pipe, /dev/null) as it is."""
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+    else:
+        write_atomically(path.resolve(), text)
 
 
 def model_shape(manifest: Manifest) -> ModelShape:
@@ -78,7 +90,7 @@ def model_shape(manifest: Manifest) -> ModelShape:
     return ModelShape(ModelEntry(layout.numel, parts, len(chunks)), tuple(chunk.fragment for chunk in chunks))
 
 
-def _peer_entry(outcome: Outcome, summary: Summary) -> PeerEntry:
+def _peer_entry(outcome: Outcome, summary: Summary, files: FilesEntry) -> PeerEntry:
     return PeerEntry(
         index=outcome.index,
         peer_id=summary.peer_id or outcome.peer_id,
@@ -93,6 +105,7 @@ def _peer_entry(outcome: Outcome, summary: Summary) -> PeerEntry:
         seconds=summary.seconds,
         utilization=summary.utilization,
         outer_digest=summary.outer_digest,
+        files=files,
     )
 
 

@@ -10,6 +10,8 @@ from peer.commands.records import Evaluation, Seconds, WindowCounts
 
 VERSION = 1
 Exit = Literal["finished", "killed", "failed"]
+SummaryState = Literal["whole", "old", "missing"]
+RecordState = Literal["whole", "incomplete", "missing"]
 
 
 class FragmentEntry(msgspec.Struct, frozen=True):
@@ -29,6 +31,13 @@ class ModelEntry(msgspec.Struct, frozen=True):
     chunks: int
 
 
+class FilesEntry(msgspec.Struct, frozen=True):
+    """What a peer left behind; without a swarm there are no records."""
+
+    summary: SummaryState
+    record: RecordState | None
+
+
 class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One peer. Losses in nats per token."""
 
@@ -45,6 +54,7 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Seconds
     utilization: float | None
     outer_digest: str | None
+    files: FilesEntry
 
 
 class Contributor(msgspec.Struct, frozen=True):
@@ -90,6 +100,7 @@ class TrafficEntry(msgspec.Struct, frozen=True, kw_only=True):
     bytes_on_wire: int
     formula_bytes: int
     overhead: float | None
+    repaired_links: int
     repair_bytes: int
     dht_bytes: int | None
     data_parallel_bytes: int

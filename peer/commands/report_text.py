@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from rich.console import Console as Terminal
 from rich.table import Table
-from rich.text import Text
 
 from peer.commands.report import ModelShape
+from peer.commands.report_files import about_files
 from peer.commands.report_format import PeerEntry, Report
 from peer.commands.swarm_plan import SwarmPlan
 from peer.quantities import announce_needs, format_bytes, format_count
+from peer.screen import Column, broken, fitting, rendered
 from protocol.manifest import Manifest, run_id
 
-_COLUMNS = (
-    "peer",
-    "end",
-    "steps",
-    "loss",
-    "merged",
-    "late",
-    "skipped",
-    "sent",
-    "received",
-    "waited",
-    "utilization",
-    "digest",
+_COLUMNS: Final = (
+    Column("peer", left=True),
+    Column("end", left=True),
+    Column("steps"),
+    Column("loss"),
+    Column("merged"),
+    Column("late", drop=1),
+    Column("skipped", drop=2),
+    Column("sent", drop=6),
+    Column("received", drop=7),
+    Column("waited", drop=4),
+    Column("utilization", drop=5),
+    Column("digest", drop=3, left=True),
 )
 
 
@@ -59,26 +59,14 @@ def _packed(manifest: Manifest, shape: ModelShape) -> float:
     return shape.entry.parameters * (sizes[manifest.codec.contributions] + sizes[manifest.codec.results]) / 2
 
 
-def report_text(report: Report, path: Path) -> str:
-    """The final table, and the report in a few sentences."""
-    return "\n".join([_rendered(_table(report)), *_sentences(report), f"The report is in {path}."])
+def report_text(report: Report, path: Path, width: int | None = None) -> str:
+    """The final table, and the report in a few sentences, for a terminal of `width` cells; None for a file or pipe."""
+    sentences = "\n".join([*_sentences(report), f"The report is in {path}."])
+    return f"{rendered(_table(report, width), width)}\n{broken(sentences, width)}"
 
 
-def _rendered(table: Table) -> str:
-    """As text with colours on a terminal, and plain, in lines that are never broken, elsewhere."""
-    terminal = Terminal() if sys.stdout.isatty() else Terminal(width=200, color_system=None)
-    with terminal.capture() as capture:
-        terminal.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
-def _table(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in _COLUMNS:
-        table.add_column(heading, justify="left" if heading in ("peer", "end", "digest") else "right", no_wrap=True)
-    for peer in report.peers:
-        table.add_row(*map(Text, _cells(peer)))
-    return table
+def _table(report: Report, width: int | None) -> Table:
+    return fitting(_COLUMNS, [_cells(peer) for peer in report.peers], width)
 
 
 def _cells(peer: PeerEntry) -> tuple[str, ...]:
@@ -99,6 +87,7 @@ def _cells(peer: PeerEntry) -> tuple[str, ...]:
 
 
 def _sentences(report: Report) -> Iterator[str]:
+    yield from about_files(report.peers)
     yield from _about_loss(report)
     if report.windows:
         yield from _about_windows(report)

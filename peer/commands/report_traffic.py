@@ -25,12 +25,14 @@ def traffic_entry(accounts: Sequence[Account], summaries: Sequence[Summary], par
     formula = sum(sent.values())
     # What a peer measured is more where it had to send twice; what follows from the links is newer where it was killed.
     peak = max([*sent.values(), *(summary.traffic.peak_window_bytes for summary in summaries)], default=0)
+    given = _given(accounts)
     dht = [summary.traffic.dht_bytes for summary in summaries if summary.traffic.dht_bytes is not None]
     return TrafficEntry(
         payload_bytes=sum(summary.traffic.payload_bytes for summary in summaries),
         bytes_on_wire=on_wire,
         formula_bytes=formula,
         overhead=_ratio(on_wire, formula),
+        repaired_links=sum((head, one.peer_id) in given for one in accounts for head in one.adopted),
         repair_bytes=sum(summary.traffic.repair_bytes for summary in summaries),
         dht_bytes=sum(dht) if dht else None,
         data_parallel_bytes=data_parallel,
@@ -51,16 +53,23 @@ def sent_by_window(accounts: Sequence[Account]) -> Counter[tuple[str, int, int]]
     """Packed bytes that each peer had to send for each window, by (peer id, fragment, due step).
 
     A contributor sends its contribution to the owner, unless it is the owner; the owner sends the result to everyone
-    who adopted it. The sum over all is the formula of docs/protocol.md.
+    who adopted it, but for those to whom it came as a repair. The sum over all is the formula of docs/report.md.
     """
     sent: Counter[tuple[str, int, int]] = Counter()
+    given = _given(accounts)
     for link in _all_links(accounts).values():
-        receivers = sum(link.head in one.adopted for one in accounts if one.peer_id != link.owner)
+        takers = [one.peer_id for one in accounts if link.head in one.adopted and one.peer_id != link.owner]
+        receivers = sum((link.head, taker) not in given for taker in takers)
         sent[link.owner, link.fragment, link.due] += receivers * link.payload_bytes
         for part in link.contributors:
             if part.peer != link.owner:
                 sent[part.peer, link.fragment, link.due] += _contribution_bytes(accounts, link, part.peer)
     return sent
+
+
+def _given(accounts: Sequence[Account]) -> set[tuple[str, str]]:
+    """Head and receiver of every link that came, or came as well, as a repair."""
+    return {gift for one in accounts for gift in one.gave}
 
 
 def _all_links(accounts: Sequence[Account]) -> dict[str, Link]:

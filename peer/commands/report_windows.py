@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from peer.commands.records import Contributed, Event, Link, Missed, MissedWhole, Mixed, Opened, TooLate
+from peer.commands.records import Contributed, Event, Gave, Link, Missed, MissedWhole, Mixed, Opened, TooLate
 from peer.commands.report_format import ChunkCounts, Contributor, Exit, Skip, WindowEntry
 from protocol.schedule import Window
 
@@ -36,6 +36,10 @@ class Account:
     missed: Mapping[Place, str]
     missed_whole: Mapping[Window, str]
     contributed: Mapping[Place, Contributed]
+    gave: frozenset[tuple[str, str]]
+    """Links that the peer sent as repairs: head, and the receiver's peer id."""
+    gaps: bool
+    """Whether the record is known not to be whole."""
 
     def was_there(self, window: Window) -> bool:
         """Whether the peer was running when the window was due."""
@@ -43,7 +47,9 @@ class Account:
         return seen or self.exit == "finished" or window.due <= self.last_step
 
 
-def account(index: int, peer_id: str, exit: Exit, last_step: int, events: Sequence[Event]) -> Account:
+def account(
+    index: int, peer_id: str, exit: Exit, last_step: int, events: Sequence[Event], *, gaps: bool = False
+) -> Account:
     """Sort one peer's events."""
     links = [event for event in events if isinstance(event, Link)]
     return Account(
@@ -59,6 +65,8 @@ def account(index: int, peer_id: str, exit: Exit, last_step: int, events: Sequen
         missed={(event.chunk, event.due): event.reason for event in events if isinstance(event, Missed)},
         missed_whole={Window(e.fragment, e.due): e.reason for e in events if isinstance(e, MissedWhole)},
         contributed={(event.chunk, event.due): event for event in events if isinstance(event, Contributed)},
+        gave=frozenset((event.head, event.to) for event in events if isinstance(event, Gave)),
+        gaps=gaps,
     )
 
 
@@ -141,6 +149,8 @@ def _reason(one: Account, window: Window, place: Place, links: Mapping[Place, Li
         return one.exit
     if place not in links:
         return "nobody closed it"
+    if one.gaps:
+        return "not in its record, which has gaps"
     if window not in one.opened:
         return "did not open it"
     if place not in one.links:

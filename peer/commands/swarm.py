@@ -8,32 +8,37 @@ import hashlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 from peer.commands.faults import Faults, Kill, parse_faults
 from peer.commands.local_swarm import LocalSwarm, SwarmFailed
 from peer.commands.manifests import seal_with, with_model
 from peer.commands.options import SwarmOptions
+from peer.commands.places import check_report_place, usable_folder
 from peer.commands.report import assemble, model_shape, write_report
 from peer.commands.report_text import needs_text, report_text
 from peer.commands.swarm_plan import SwarmPlan
 from peer.console import Console
+from peer.exit_codes import DONE, FAILED, NO_READER, after
 from peer.manifest_file import read_manifest
+from peer.output import complain, write_line
+from peer.screen import broken, width_of
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed
 from protocol.manifest_toml import dumps
 from protocol.presets import PRESETS
-
-DONE, FAILED, INTERRUPTED = 0, 1, 130
 
 
 def run_swarm(options: SwarmOptions) -> int:
     """Run a whole local swarm and report it; the exit code. UserError for flags that do not make one."""
     manifest = swarm_manifest(options)
     faults = _faults(options, manifest)
-    out = _make_out(options.out)
+    if options.report:
+        check_report_place(options.report, options.out)
     manifest = seal_with(manifest, options.data)
+    out = _make_out(options.out)  # last, so that a mistake leaves no directory behind
     path = out / "manifest.toml"
     path.write_text(dumps(manifest), encoding="utf-8")
     plan = SwarmPlan(
@@ -48,9 +53,13 @@ def run_swarm(options: SwarmOptions) -> int:
     if options.lockstep:
         _fix_identities(plan, manifest)
     if options.local_only and (idle := _without_effect(options)):
-        print(f"With --local-only there are no windows: {', '.join(idle)} have no effect.", flush=True)
-    print(needs_text(manifest, model_shape(manifest), plan), flush=True)
+        _say(f"With --local-only there are no windows: {', '.join(idle)} have no effect.")
+    _say(needs_text(manifest, model_shape(manifest), plan))
     return _run_and_report(plan, manifest, options.report or out / "report.json")
+
+
+def _say(text: str) -> None:
+    write_line(sys.stdout, broken(text, width_of(sys.stdout)))
 
 
 def swarm_manifest(options: SwarmOptions) -> Manifest:
@@ -96,17 +105,13 @@ def _faults(options: SwarmOptions, manifest: Manifest) -> Faults:
 
 def _make_out(out: Path | None) -> Path:
     """The run's directory, made. Without one given, the first of runs/swarm-001, runs/swarm-002, … that is free."""
-    numbered = (Path("runs") / f"swarm-{number:03d}" for number in range(1, 100_000))
-    try:
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            return out
-        for candidate in numbered:
-            with contextlib.suppress(FileExistsError):
-                candidate.mkdir(parents=True)
-                return candidate
-    except OSError as error:
-        raise UserError.field("--out", str(out or "runs"), f"cannot be made: {error.strerror}") from error
+    if out is not None:
+        return usable_folder("--out", out)
+    for number in range(1, 100_000):
+        candidate = usable_folder("--out", Path("runs")) / f"swarm-{number:03d}"
+        with contextlib.suppress(FileExistsError):
+            candidate.mkdir()
+            return candidate
     raise UserError("runs/: is full; give --out")
 
 
@@ -129,19 +134,27 @@ def _fix_identities(plan: SwarmPlan, manifest: Manifest) -> None:
 def _run_and_report(plan: SwarmPlan, manifest: Manifest, path: Path) -> int:
     console = Console()
     swarm = LocalSwarm(plan, console)
+    signals = _Signals()
     failure, code = "", DONE
-    try:
-        with console:
-            asyncio.run(_until_signal(swarm))
-    except SwarmFailed as error:
-        failure, code = str(error), FAILED
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        failure, code = "Interrupted.", INTERRUPTED
-    report = assemble(manifest, model_shape(manifest), swarm.outcomes())
-    print(report_text(report, path), flush=True)
-    for problem in _problems(swarm, failure):
-        print(f"potluck: {problem}", file=sys.stderr)
-    write_report(report, path)  # last: on a full disk the words above are all there is
+    with signals.handled():
+        try:
+            with console:
+                asyncio.run(_until_signal(swarm, signals))
+        except SwarmFailed as error:
+            failure, code = str(error), FAILED
+        except BrokenPipeError:
+            code = NO_READER
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            failure, code = "Interrupted.", after(signals.first)
+        report = assemble(manifest, model_shape(manifest), swarm.outcomes(), in_swarm=not plan.local_only)
+        if report.peers and all(peer.exit == "finished" for peer in report.peers):
+            failure, code = "", DONE  # whatever came then came too late to break anything off
+        try:
+            write_line(sys.stdout, report_text(report, path, width_of(sys.stdout)))
+            for problem in _problems(swarm, failure):
+                complain(problem)
+        finally:
+            write_report(report, path)  # last: on a full disk the words above are all there is
     digests = {peer.outer_digest for peer in report.peers if peer.outer_digest}
     if code == DONE and (any(peer.exit == "failed" for peer in report.peers) or len(digests) > 1):
         code = FAILED
@@ -157,11 +170,47 @@ def _problems(swarm: LocalSwarm, failure: str) -> Iterator[str]:
         yield f"--{kind}: never happened, peer {fault.peer} had ended before step {fault.step}"
 
 
-async def _until_signal(swarm: LocalSwarm) -> None:
-    """Run it. SIGTERM, Ctrl-C and a closed terminal end it in order: the peers are stopped before we are."""
-    task = asyncio.current_task()
+class _Signals:
+    """SIGTERM, Ctrl-C and a closed terminal, from the start of a swarm until its report is written.
+
+    Handlers of the event loop's own would be gone before the report is.
+    """
+
+    def __init__(self) -> None:
+        self.first = signal.SIGINT
+        """The signal that stopped the swarm."""
+        self.stop: Callable[[], object] | None = None
+        """What a signal does; nothing while the report is written, which takes a moment."""
+        self.came = False
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle them while the context lasts. A hang-up that is ignored, as under nohup, stays ignored."""
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        numbers += [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+        before = {number: signal.signal(number, self._take) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if not self.came:
+            self.first = signal.Signals(number)
+        self.came = True
+        if self.stop:
+            self.stop()
+
+
+async def _until_signal(swarm: LocalSwarm, signals: _Signals) -> None:
+    """Run it. A signal ends it in order: the peers are stopped before we are. A second one ends it at once."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    await swarm.run()
+    signals.stop = lambda: loop.call_soon_threadsafe(task.cancel)
+    if signals.came:  # before there was anything to stop
+        signals.stop()
+    try:
+        await swarm.run()
+    finally:
+        signals.stop = None

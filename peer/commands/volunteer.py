@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from peer.commands.options import PeerOptions
+from peer.commands.places import usable_folder
 from peer.manifest_file import read_manifest
-from peer.settings import Settings, from_environment
+from peer.settings import Settings, from_environment, host_name
 from protocol.errors import UserError
 
 
@@ -19,13 +20,17 @@ def run_volunteer(options: PeerOptions) -> int:
     if not settings.local_only and not settings.join:
         raise UserError("--join: needs the address of a bootstrap server or peer, as `potluck bootstrap` prints it")
 
+    from peer.data import require_text
     from peer.trainer import run_peer
 
+    if options.data is not None:
+        require_text(options.data)
+    usable_folder("--out", settings.out)
     return run_peer(settings, manifest=manifest, run=options.run, data=options.data)
 
 
 def peer_settings(options: PeerOptions) -> Settings:
-    """Flags over POTLUCK_* variables over defaults."""
+    """Flags over POTLUCK_* variables over defaults. Without a name, a peer is known by its machine's."""
     flags: dict[str, Any] = {
         "name": options.name,
         "out": options.out,
@@ -43,4 +48,4 @@ def peer_settings(options: PeerOptions) -> Settings:
         "local_only": options.local_only,
         "join": options.join or None,
     }
-    return from_environment(flags)
+    return from_environment(flags, name=host_name())

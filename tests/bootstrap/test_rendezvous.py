@@ -21,12 +21,20 @@ from hypothesis import strategies as st
 
 from bootstrap.addresses import with_peer
 from bootstrap.daemon import Daemon, DaemonOptions
-from bootstrap.dht import GENESIS_KEY, MAX_MANIFESTS, NewestOnly, RecordRules, genesis_subkey, presence_key
+from bootstrap.dht import (
+    GENESIS_KEY,
+    MAX_MANIFESTS,
+    NewestOnly,
+    RecordRules,
+    farewell_key,
+    genesis_subkey,
+    presence_key,
+)
 from bootstrap.identity import Identity
 from bootstrap.peer_cache import PeerCache
 from bootstrap.rendezvous import Rendezvous
 from bootstrap.server import Genesis, serve
-from protocol import presence
+from protocol import farewell, presence
 from protocol.errors import UserError
 
 # hivemind finds its daemon with a function of importlib that Python 3.11 deprecates and 3.13 does not.
@@ -292,6 +300,41 @@ def test_a_lying_node_is_not_believed(run: Any, daemons: Any) -> None:
             await node.shutdown()
 
     run(check())
+
+
+def test_last_words_stay_when_a_peer_has_gone(run: Any, daemons: Any) -> None:
+    async def check() -> None:
+        async with daemons() as some:
+            server, leaver = await some.start(), await some.start()
+            async with member(server) as stays:
+                now = time.time()
+                words = farewell.Farewell(1, RUN, leaver.key, 120, True, now, now + 600, "ada")
+                async with member(leaver, join=await server.addresses()) as leaves:
+                    await leaves.joined.wait()
+                    data = farewell.encode(words, leaver.identity.sign)
+                    await leaves.say_farewell(RUN, leaver.key, data, words.expires)
+                await leaver.close()
+                assert await stays.find_farewells(RUN) == [words]
+                assert await stays.find_farewells(b"another run".ljust(32)) == [] and await stays.find(RUN) == []
+
+    run(check())
+
+
+def test_a_farewell_is_kept_in_its_place_only() -> None:
+    identity, now = Identity.from_seed(bytes(32)), time.time()
+    words = farewell.Farewell(1, RUN, identity.key, 120, True, now, now + 600, "ada")
+    rules = RecordRules(time.time)
+    key, value = MSGPackSerializer.dumps(identity.key), MSGPackSerializer.dumps(farewell.encode(words, identity.sign))
+
+    def kept(where: str, subkey: bytes = key, value: bytes = value, expires: float = words.expires) -> bool:
+        return rules.validate(DHTRecord(DHTID.generate(source=where).to_bytes(), subkey, value, expires))
+
+    assert kept(farewell_key(RUN))
+    assert not kept(presence_key(RUN)) and not kept(farewell_key(bytes(32)))
+    assert not kept(farewell_key(RUN), subkey=MSGPackSerializer.dumps(bytes(32)))
+    assert not kept(farewell_key(RUN), expires=words.expires + 1)
+    here = MSGPackSerializer.dumps(record(identity, issued=now, life=600))
+    assert not kept(farewell_key(RUN), value=here, expires=now + 600) and kept(presence_key(RUN), value=here)
 
 
 def test_storage_keeps_the_newest_and_stays_small() -> None:

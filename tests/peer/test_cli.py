@@ -1,5 +1,6 @@
 """The command line: exit codes, one line for a mistake, and what flags become."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from peer.commands.swarm import swarm_manifest
 from peer.commands.swarm_plan import SwarmPlan
 from peer.commands.volunteer import peer_settings
 from peer.manifest_file import read_manifest
+from peer.settings import cleaned_name
 from protocol.manifest import Manifest
 from protocol.presets import PRESETS
 
@@ -96,6 +98,8 @@ def test_flags_of_a_peer_win_over_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("POTLUCK_THREADS", "3")
     settings = peer_settings(PeerOptions(batch=5, upload=20.0))
     assert (settings.batch, settings.threads, settings.upload_mbit) == (5, 3, 20.0)
+    assert settings.name == cleaned_name(socket.gethostname())
+    assert peer_settings(PeerOptions(name="ada")).name == "ada"
 
 
 def test_processes_get_what_the_swarm_was_told() -> None:

@@ -1,6 +1,4 @@
 import io
-import json
-import math
 from itertools import pairwise
 
 import pytest
@@ -50,7 +48,7 @@ def test_a_line_says_everything():
 def test_the_table_has_a_row_for_each_peer_with_its_curve():
     screen = io.StringIO()
     terminal = Terminal(file=screen, width=120)
-    terminal.print(swarm_table([ROW, PeerRow(peer="[bob]", step=3)], {"ada": "█▁"}))
+    terminal.print(swarm_table([ROW, PeerRow(peer="[bob]", step=3)], {"ada": "█▁"}, 120))
     heading, first, second = screen.getvalue().splitlines()
     assert [word in heading for word in ("peer", "tokens/s", "skipped", "utilization")] == [True] * 4
     assert first.split() == ["ada", "120", "2.346", "█▁", "12.3k", "7", "1", "2", "1.23", "MB", "89", "B", "99%"]
@@ -69,23 +67,6 @@ def test_plain_lines_come_every_few_seconds_for_each_peer_and_at_the_end():
         console.update(PeerRow(peer="ada", step=4))
     shown = [line.split("  ")[0] for line in stream.getvalue().splitlines()]
     assert shown == ["ada: step 1", "bob: step 1", "ada: step 3", "bob left", "ada: step 4"]
-
-
-def test_json_lines_hold_the_row_and_the_event():
-    stream = io.StringIO()
-    with Console("json", stream=stream, now=Time()) as console:
-        console.update(ROW)
-        console.event("bob left")
-    first, second = map(json.loads, stream.getvalue().splitlines())
-    assert first["kind"] == "peer" and first["peer"] == "ada" and first["bytes_sent"] == 1_234_567
-    assert second == {"kind": "event", "text": "bob left"}
-
-
-def test_json_has_no_nan():
-    stream = io.StringIO()
-    with Console("json", stream=stream, now=Time()) as console:
-        console.update(PeerRow(peer="ada", step=1, loss=math.nan))
-    assert json.loads(stream.getvalue(), parse_constant=pytest.fail)["loss"] is None
 
 
 def test_a_terminal_gets_the_live_table(monkeypatch: pytest.MonkeyPatch):

@@ -132,8 +132,8 @@ def test_what_is_not_finite_is_not_shared_and_heals(swarm: Any, small: Small) ->
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"seed": 1}, "model.initial = "),
-        ({"width": 8}, "model.layout = "),
+        ({"seed": 1}, "model.initial: "),
+        ({"width": 8}, "model.layout: "),
         ({"layers": 1}, "fragments = 2: must be between 1 and 1"),
     ],
 )

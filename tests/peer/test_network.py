@@ -79,6 +79,37 @@ def test_looking_for_a_manifest_ends_when_told_to(tmp_path: Path, nothing_left: 
         network.close()
 
 
+def test_a_run_that_is_not_there_is_a_mistake_once_others_are(
+    tmp_path: Path, small: Any, blocks: Any, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing there yet we wait and say so; a wrong name ends as soon as it is known to be wrong."""
+    monkeypatch.setattr("peer.network.TELL_FIRST", 0.0)
+    monkeypatch.setattr("peer.network.NO_SUCH_RUN", 1.0)
+    manifest = seal(small(run__name="dinner"), None, blocks())
+    entry, notices = Network(Settings(out=tmp_path / "entry"), print), []
+    try:
+        join = tuple(entry.call(entry.daemon.addresses()))
+        seeker = Network(Settings(out=tmp_path / "seeker", join=join[:1]), notices.append)
+        try:
+            with pytest.raises(NetworkFailed, match="stopped"):
+                seeker.find_manifest("lunch", lambda: len(notices) > 0)
+            assert notices[0].startswith(f"No run is published at {join[0]} yet; still asking. A run comes with")
+
+            async def publish() -> None:
+                entry.rendezvous.publish_manifest("dinner", encode(manifest))
+
+            entry.call(publish())
+            with pytest.raises(UserError) as error:
+                seeker.find_manifest("lunch")
+            short = run_id(manifest).hex()[:12]
+            assert str(error.value) == f"run = 'lunch': is no run here; here are: dinner ({short})"
+            assert seeker.find_manifest("dinner") == manifest
+        finally:
+            seeker.close()
+    finally:
+        entry.close()
+
+
 def test_which_manifests_match(small: Any, blocks: Any) -> None:
     one, two = (seal(small(run__name=name), None, blocks()) for name in ("one", "two"))
     everything = [encode(one), b"garbage", encode(two), encode(one), encode(changed(one, {"model.layout": ""}))]

@@ -1,6 +1,7 @@
 """The report, put together from what peers leave behind: whole, killed, frozen, and cut in the middle of a line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,16 @@ import pytest
 
 from peer.commands.records import Link, read_record, read_summary
 from peer.commands.report import ModelShape, Outcome, assemble, model_shape, write_report
-from peer.commands.report_format import ChunkCounts, Contributor, FragmentEntry, ModelEntry, Report, Skip, WindowEntry
+from peer.commands.report_format import (
+    ChunkCounts,
+    Contributor,
+    FilesEntry,
+    FragmentEntry,
+    ModelEntry,
+    Report,
+    Skip,
+    WindowEntry,
+)
 from peer.commands.report_text import report_text
 from peer.commands.report_traffic import full_exchange_bytes
 from protocol.presets import PRESETS
@@ -152,19 +162,72 @@ def test_a_link_that_lost_counts_as_traffic_only(tmp_path: Path) -> None:
     assert report.traffic.formula_bytes == 100 + (100 + 100)
 
 
+def test_links_that_came_as_repairs_are_counted_apart(tmp_path: Path) -> None:
+    """Peer 2 was frozen: the owner could not send it the results of its window, and another peer gave it one later."""
+    both = whole_window(24, (0, 1))
+    write_peer(tmp_path, 0, both)
+    write_peer(tmp_path, 1, [*both, line("gave", chunk=0, due=24, head="0-24-0", to="id-2")])
+    write_peer(tmp_path, 2, [link(0, 24, owner=0, contributors=(0, 1))])
+    report = assembled([outcome(tmp_path, index) for index in range(3)])
+    assert report.traffic.repaired_links == 1
+    assert report.traffic.formula_bytes == 2 * (40 + 100)  # as if peer 2 had not been there
+
+
+def test_a_record_that_is_missing_is_said(tmp_path: Path) -> None:
+    for index in range(2):
+        write_peer(tmp_path, index, whole_window(24, (0, 1)))
+    (tmp_path / "peer-1" / "record.jsonl").unlink()
+    report = assembled([outcome(tmp_path, 0), outcome(tmp_path, 1)])
+    assert [peer.files for peer in report.peers] == [FilesEntry("whole", "whole"), FilesEntry("whole", "missing")]
+    assert "There is no record of peer 1: what it did" in report_text(report, tmp_path)
+    (window,) = report.windows
+    assert window.skipped_by == (Skip(1, 2, "not in its record, which has gaps"),)
+    alone = assemble(PRESETS["demo"], SHAPE, [outcome(tmp_path, 1)], in_swarm=False)
+    assert alone.peers[0].files == FilesEntry("whole", None)
+    assert "no record" not in report_text(alone, tmp_path)
+
+
+def test_a_record_with_gaps_is_said_however_they_are_known(tmp_path: Path) -> None:
+    write_peer(tmp_path, 0, whole_window(24, (0,)), record_lost=3)
+    write_peer(tmp_path, 1, [])  # its parent was told that the disk is full
+    folder = write_peer(tmp_path, 2, [])
+    (folder / "record.jsonl").write_text('{"kind":"li\n{"kind":"mixed","chunk":0,"due":24}\n')
+    write_peer(tmp_path, 3, [], exit="running")  # finished, and could not even write its last summary
+    write_peer(tmp_path, 4, [], exit="running")
+    ends: list[Any] = ["finished", "killed", "failed", "finished", "killed"]
+    outcomes = [outcome(tmp_path, index, end) for index, end in enumerate(ends)]
+    outcomes[1] = replace(outcomes[1], incomplete=True)
+    report = assembled(outcomes)
+    assert [peer.files.record for peer in report.peers] == ["incomplete"] * 4 + ["whole"]
+    assert [peer.files.summary for peer in report.peers] == ["whole", "whole", "whole", "old", "old"]
+    text = report_text(report, tmp_path)
+    assert "The record of peers 0, 1, 2 and 3 has gaps" in text and "no final summary of peer 3:" in text
+
+
+def test_a_report_may_go_to_what_is_no_file(tmp_path: Path) -> None:
+    write_report(assembled([]), Path("/dev/null"))
+    assert Path("/dev/null").is_char_device()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "real" / "report.json")
+    write_report(assembled([]), tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real" / "report.json").is_file()
+
+
 def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
     folder = write_peer(tmp_path, 0, whole_window(24, (0, 1)))
     record = folder / "record.jsonl"
     whole = read_record(folder)
     record.write_bytes(record.read_bytes()[:-9])
-    assert read_record(folder) == whole[:-1]
+    cut = read_record(folder)
+    assert cut.events == whole.events[:-1] and not cut.unreadable and not cut.missing
 
 
 def test_lines_of_another_version_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     events = [line("dreamt", of="sheep"), {**link(0, 24, 0, (0,)), "colour": "blue"}]
     folder = write_peer(tmp_path, 0, events)
-    (event,) = read_record(folder)
-    assert isinstance(event, Link)
+    found = read_record(folder)
+    (event,) = found.events
+    assert isinstance(event, Link) and found.unreadable == 1
     assert "line 1 is ignored" in caplog.text
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from peer.settings import Settings, from_environment
+from peer.settings import Settings, cleaned_name, from_environment, host_name
 from protocol.errors import UserError
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4711/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
@@ -115,3 +115,26 @@ def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.Monke
 def test_a_mistake_in_the_environment_is_named(variable: str, value: str, message: str):
     with pytest.raises(UserError, match=message):
         from_environment({}, {variable: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("ada-laptop.example.org", "ada-laptop.example.org"),
+        ("x" * 40, "x" * 32),
+        (" a\x1b[2J\n", "a[2J"),
+        ("\udcff\x00", "peer"),
+        ("", "peer"),
+        ("y" * 31 + " z", "y" * 31),
+    ],
+)
+def test_a_machine_s_name_is_made_to_fit(text: str, name: str):
+    assert cleaned_name(text) == name
+    assert Settings(name=cleaned_name(text)).name == name
+
+
+def test_defaults_go_before_the_fields_own_and_after_everything_else():
+    assert from_environment({}, {}, name="host").name == "host"
+    assert from_environment({"name": None}, {"POTLUCK_NAME": "ada"}, name="host").name == "ada"
+    assert from_environment({"name": "bob"}, {"POTLUCK_NAME": "ada"}, name="host").name == "bob"
+    assert 1 <= len(host_name()) <= 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,12 +89,72 @@ def running(tmp_path: Path, text: Path, manifest: Manifest) -> Iterator[Running]
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_peer_soon_and_leaves_nothing(running: Running, number: signal.Signals, tmp_path: Path) -> None:
     seconds, errors = running.end(number)
-    assert running.process.returncode == 1
-    assert seconds < 10
+    assert running.process.returncode == 128 + number
+    assert seconds < 12
     assert "Traceback" not in errors
     assert not any(child.is_running() for child in running.children)
     assert not any(path.exists() for path in running.sockets)
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["exit"] == "failed"
+
+
+def test_a_second_ctrl_c_ends_a_peer_at_once(running: Running) -> None:
+    for child in running.children:
+        child.suspend()  # so that the goodbye takes its time
+    running.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.process.wait(1.0)
+    seconds, errors = running.end(signal.SIGINT)
+    assert running.process.returncode == 130 and "Traceback" not in errors
+    assert seconds < 2
+    for child in running.children:
+        child.resume()
+    _, alive = psutil.wait_procs(running.children, timeout=20)
+    assert not alive
+
+
+def test_ctrl_c_ends_a_peer_that_has_found_no_run_yet(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "peer.cli", "peer", "--join", UNREACHABLE, "--out", str(tmp_path), "--json"]
+    waiting = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert waiting.stdout is not None
+        assert any("No run is published" in json.loads(line)["text"] for line in waiting.stdout)
+        waiting.send_signal(signal.SIGINT)
+        _, errors = waiting.communicate(timeout=30)
+        assert (waiting.returncode, errors) == (130, "")
+    finally:
+        waiting.kill()
+
+
+def test_a_deleted_folder_is_one_notice_and_training_goes_on(running: Running, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "out")
+    assert running.process.stdout is not None
+    seen: list[dict[str, Any]] = []
+    for line in running.process.stdout:  # one notice, and rows after it
+        seen.append(json.loads(line))
+        at = [index for index, event in enumerate(seen) if event.get("incomplete")]
+        if at and len(seen) > at[0] + 20:
+            break
+    notices = [event["text"] for event in seen if event.get("incomplete")]
+    assert len(notices) == 1 and "Training goes on" in notices[0]
+    assert seen[-1]["event"] == "row"
+    running.end(signal.SIGTERM)
+    assert running.process.returncode == 143
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["record_lost"] > 0
+
+
+def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path, text: Path, manifest: Manifest) -> None:
+    """The system's limit on a file's size stands in for the disk."""
+    short = changed(manifest, {"run.steps": 200, "schedule.sync_every": 8, "schedule.overlap": 2})
+    words = [sys.executable, "-m", "peer.cli", *arguments(tmp_path, text, short)]
+    command = ["bash", "-c", 'ulimit -f 16; exec "$@"', "bash", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len([event for event in events if event.get("incomplete")]) == 1
+    assert events[-1] == {"event": "end", "exit": "finished"}
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert found["exit"] == "finished" and found["record_lost"] > 0
+    assert (tmp_path / "out" / "record.jsonl").stat().st_size == 16 * 1024
 
 
 def test_a_killed_peer_takes_its_daemon_with_it(running: Running, tmp_path: Path) -> None:
@@ -120,9 +181,9 @@ def test_a_peer_alone_trains_to_the_end(tmp_path: Path, text: Path, manifest: Ma
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model.initial": "0" * 64}, "model.initial = "),
-        ({"model.layout": "0" * 64}, "model.layout = "),
-        ({"data.validation": "0" * 64}, "data.validation = "),
+        ({"model.initial": "0" * 64}, "model.initial: the model starts from other parameters"),
+        ({"model.layout": "0" * 64}, "model.layout: the model has other parameters or fragments"),
+        ({"data.validation": "0" * 64}, "000000000000 in the run); point --data at the same text.txt"),
         ({"data.sequence": 4096}, "data.sequence = 4096: must be at most the context of the model"),
         ({"model.name": "custom"}, "potluck.join"),
     ],

@@ -1,0 +1,117 @@
+"""Files that a peer writes while it trains. A disk that refuses them costs lines of a file, never training.
+
+The user hears of it once. What was lost is counted, so that no report takes a file with gaps for a whole one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+_MODE: Final = 0o666
+"""Less the user's umask, as for any file."""
+
+
+class DiskTrouble:
+    """Tells the user, once, that files in `folder` cannot be written. Any thread may call it."""
+
+    def __init__(self, folder: Path, notice: Callable[[str], None]) -> None:
+        self.happened = False
+        self._folder = folder
+        self._notice = notice
+
+    def __call__(self, error: OSError) -> None:
+        """Something could not be written, or what was written is gone."""
+        if not self.happened:
+            self.happened = True
+            self._notice(
+                f"Cannot write in {self._folder}: {error.strerror or error}. Training goes on, but what this peer "
+                "records of it has gaps."
+            )
+
+
+def log_trouble(error: OSError) -> None:
+    """For whoever has nobody to tell: every failure is a line in the log."""
+    log.warning("a line could not be written: %s", error)
+
+
+class LineFile:
+    """Appends lines to a file, each at once and whole, and goes on when the disk does not.
+
+    A file that somebody deletes is made again. Not for several threads at once.
+    """
+
+    def __init__(self, path: Path, trouble: Callable[[OSError], None]) -> None:
+        """Opens the file now, made if missing; `trouble` hears of every failure, this one too."""
+        self.lost = 0
+        """Lines that are not in the file. A file that was deleted counts as one more."""
+        self.closed = False
+        self._path = path
+        self._trouble = trouble
+        self._descriptor: int | None = None
+        self._torn = False
+        self._try(self._open)
+
+    def write(self, line: str) -> None:
+        """Append a line, without its end; nothing after `close`."""
+        if not self.closed and not self._try(lambda: self._append(line)):
+            self.lost += 1
+
+    def close(self) -> None:
+        """No more lines. May be called twice."""
+        self.closed = True
+        self._let_go()
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except OSError as error:
+            self._trouble(error)
+            return False
+        return True
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        size = os.fstat(self._descriptor).st_size
+        # An earlier process may have died in the middle of a line: keep that from spoiling the next one.
+        self._torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
+
+    def _append(self, line: str) -> None:
+        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
+            self._let_go()
+            self.lost += 1
+            self._trouble(FileNotFoundError(0, f"{self._path.name} was deleted"))
+        if self._descriptor is None:
+            self._open()
+        assert self._descriptor is not None
+        data = (b"\n" if self._torn else b"") + line.encode() + b"\n"
+        written = os.write(self._descriptor, data)
+        self._torn = written != len(data) and (written > 0 or self._torn)
+        if written != len(data):
+            raise OSError(0, "the disk is full")  # the system says so only if nothing at all was written
+
+    def _let_go(self) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file in one step, so that no reader sees half of it. OSError if that is not possible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(path.suffix + ".part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
