@@ -290,8 +290,11 @@ class Peer:
     def linger(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Finished: serve the others until they have finished with our heads, at most the setting `linger`.
 
-        Returns whether they have; not if `stop()` came first.
+        A peer that is lost may only be frozen, and is waited for while its presence record lasts. Returns whether all
+        have; not if `stop()` came first, or if we may be the ones who were cut off.
         """
+        if self.alone:
+            return False
         self.network.post(self.outer.set_phase, FINISHED)
         seconds = self.settings.linger
         try:

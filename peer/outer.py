@@ -24,13 +24,13 @@ from peer.mailbox import Anchor, Mailbox
 from peer.record import Record
 from peer.transport import Priority, Transport
 from protocol import presence
+from protocol.commands import Contributed, Missed, Notice, Send, Settled
 from protocol.errors import ProtocolError
 from protocol.ledger import Entry
 from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, encode
-from protocol.node import Node, Notice, Settled
+from protocol.node import Node
 from protocol.presence import Presence
 from protocol.schedule import Window
-from protocol.window import Contributed, Missed, Send
 
 log = logging.getLogger(__name__)
 
@@ -160,16 +160,14 @@ class Outer:
         return [self.node.ledger.tip(chunk) for chunk in range(len(self.node.ledger.chains))]
 
     async def settle(self, linger: float) -> bool:
-        """Serve until every live peer has finished with our heads, at most `linger` seconds.
+        """Serve until every peer that may still come has finished with our heads, at most `linger` seconds.
 
-        Returns whether they have.
+        Returns whether they have; not if we may be cut off from them.
         """
         end = clock.monotonic() + linger
-        while clock.monotonic() < end:
-            if self.node.all_finished():
-                return True
+        while clock.monotonic() < end and not self.node.all_finished():
             await asyncio.sleep(0.1)
-        return False
+        return self.node.agreed()
 
     async def present(self) -> int:
         """How many trainers are here, ourselves included: those with an open stream."""
@@ -213,7 +211,7 @@ class Outer:
         self._send(Send(key, Hello(VERSION, neighbours[self.node.roster.key].raw)))
         others = [n.raw for peer, n in neighbours.items() if peer not in (key, self.node.roster.key)]
         self._send(Send(key, Records(tuple(others[:RECORDS_AT_ONCE]))))
-        self.node.greet(key)
+        self.node.greet(key, clock.monotonic())
 
     def on_lost(self, key: bytes, why: str) -> None:
         """A stream broke: the node must not count on that peer."""

@@ -22,6 +22,12 @@ MAX_NEIGHBOURS: Final = 1024
 """Records held; more are ignored, so that a flood of made-up peers cannot fill the memory."""
 
 
+VANISHED_FOR: Final = 3600.0
+"""Seconds for which a trainer that went without goodbye is remembered as one that may only be cut off."""
+RANKINGS: Final = 64
+"""Rankings remembered: an owner looks one up for every contribution."""
+
+
 @dataclass(slots=True)
 class Neighbour:
     """What is known of one peer, ourselves included."""
@@ -51,6 +57,9 @@ class Roster:
         self.run = run
         self.key = key
         self.neighbours: dict[bytes, Neighbour] = {}
+        self.vanished: dict[bytes, float] = {}
+        """Trainers whose records expired before they had finished or said goodbye, and since when."""
+        self._rankings: dict[tuple[tuple[int, ...], tuple[bytes, ...]], dict[int, tuple[bytes, ...]]] = {}
         self.version = 0
         """Changes whenever a record comes or goes."""
 
@@ -64,6 +73,7 @@ class Roster:
             return False
         if not known and len(self.neighbours) >= MAX_NEIGHBOURS:
             return False
+        self.vanished.pop(record.key, None)
         expires = now + (record.expires - wall)
         self.version += 1
         if known:
@@ -77,8 +87,11 @@ class Roster:
         gone = [key for key, peer in self.neighbours.items() if peer.expires <= now and (peer.lost or not peer.status)]
         for key in gone:
             if key != self.key:
-                del self.neighbours[key]
+                peer = self.neighbours.pop(key)
                 self.version += 1
+                if peer.status and peer.phase == TRAINING and peer.record.role == "train":
+                    self.vanished[key] = now
+        self.vanished = {key: when for key, when in self.vanished.items() if now < when + VANISHED_FOR}
 
     def seen(self, key: bytes) -> None:
         """A frame of this peer arrived: whatever we thought, it is not lost."""
@@ -109,6 +122,20 @@ class Roster:
         peers = self.neighbours.items()
         return {k for k, p in peers if not self.is_lost(k) and p.phase == TRAINING and p.record.role == "train"}
 
+    def to_serve(self) -> list[Neighbour]:
+        """Everyone else who may still need something of us: who is here, and trainers that may only be frozen."""
+        others = [(self.is_lost(key), peer) for key, peer in self.neighbours.items() if key != self.key]
+        here = [peer for lost, peer in others if not lost and peer.record.role != "serve"]
+        frozen = [peer for lost, peer in others if lost and peer.phase != LEAVING and peer.record.role == "train"]
+        return here + [peer for peer in frozen if peer.status]
+
+    def is_cut_off(self, heads: bytes) -> bool:
+        """Whether as many trainers went without a word as are here or ended with these heads: then who knows."""
+        trainers = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train"]
+        ended = [key for key, peer in trainers if peer.status and peer.phase > TRAINING and peer.status.heads == heads]
+        here = {*ended, *(key for key, _ in trainers if not self.is_lost(key))}
+        return len(self.vanished) >= max(1, len(here))
+
     def late(self, key: bytes, seconds: float) -> None:
         """Remember how long after a window's first contribution this peer's came."""
         if peer := self.neighbours.get(key):
@@ -138,7 +165,14 @@ class Roster:
 
     def ranked(self, chunks: Sequence[int], due: int) -> dict[int, tuple[bytes, ...]]:
         """Owners of each chunk of a window, best first: rendezvous hashing with bounded load."""
-        owners = self.owners(due)
+        owners = tuple(self.owners(due))
+        if (tuple(chunks), owners) not in self._rankings:
+            if len(self._rankings) >= RANKINGS:
+                self._rankings.clear()
+            self._rankings[tuple(chunks), owners] = self._rank(chunks, owners)
+        return self._rankings[tuple(chunks), owners]
+
+    def _rank(self, chunks: Sequence[int], owners: Sequence[bytes]) -> dict[int, tuple[bytes, ...]]:
         if not owners:
             return dict.fromkeys(chunks, ())
         share = -(-len(chunks) * BALANCE // len(owners))

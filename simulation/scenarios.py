@@ -118,7 +118,7 @@ def idle_owner() -> None:
     """An owner that takes contributions and closes nothing is passed over after a while."""
     swarm = Swarm(CALM, seed=4)
     owner = first_owner(swarm, 0, 24)
-    swarm.peers[owner].node.windows.receive = lambda message, payload, now: None  # type: ignore[method-assign]
+    swarm.peers[owner].node.windows.receive = lambda *_: None  # type: ignore[method-assign]
     swarm.clock.run(when(CALM, 35))
     others = [peer for peer in swarm.peers if peer.index != owner]
     require(all(peer.node.ledger.chains[0].due == 24 for peer in others), "an idle owner's chunk fails over")
@@ -184,6 +184,23 @@ def cut_off() -> None:
         require(counted, "every token counts once, those of missed windows too")
 
 
+def asymmetric_link() -> None:
+    """A peer that cannot reach one owner reaches it through another: its windows close once, and name it."""
+    plan = replace(CALM, steps=120)
+    swarm = Swarm(plan, seed=13)
+    swarm.clock.run(when(plan, 14))
+    swarm.network.cut(swarm.keys[3], swarm.keys[0], 1e6)
+    swarm.clock.run(when(plan, plan.steps) + 20.0)
+    require(len(swarm.heads()) == 1, "heads are equal at the end")
+    for chunk, fragment in enumerate(plan.fragment_of):
+        late = [link for link in links(swarm.peers[1], chunk) if link.due >= 36]
+        dues = [w.due for w in plan.schedule.windows() if w.fragment == fragment and w.due >= 36]
+        require([link.due for link in late] == dues, "every window closes")
+        if first_owner(swarm, chunk, 36) == 0:
+            named = sum(names(link, swarm.keys[3]) for link in late)
+            require(4 * named >= 3 * len(late), "who cannot reach an owner contributes through another")
+
+
 def two_halves() -> None:
     """Two peers that start apart make branches of equal weight; when they meet, the greater hash wins for both."""
     plan = replace(CALM, peers=2, steps=20)
@@ -227,6 +244,7 @@ SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     corrupted_anchor,
     fast_and_corrupted,
     cut_off,
+    asymmetric_link,
     two_halves,
     bad_clock,
     early_notice,

@@ -16,16 +16,17 @@ import torch
 from aggregation.arithmetic import Arithmetic
 from aggregation.codecs import codec
 from aggregation.outer import ChunkState, merge
+from protocol.commands import Contributed, Missed, Notice, Send, Settled
 from protocol.errors import ProtocolError
 from protocol.ledger import Ledger
 from protocol.merging import Merges, Mix
 from protocol.messages import FINISHED, encode, sha256
-from protocol.node import Node, Notice, Settled
+from protocol.node import Node
 from protocol.pace import boundary
 from protocol.presence import Presence
 from protocol.roster import Roster
 from protocol.schedule import Schedule, Window, spread
-from protocol.window import Contributed, Missed, Rules, Send
+from protocol.window import Rules
 from simulation.invariants import Invariants
 from simulation.network import Clock, Network, Weather
 
@@ -119,7 +120,7 @@ class SimulatedPeer:
             self.key,
             self._deliver,
             lost=lambda peer: self._do(lambda now: self.node.lost(peer, now)),
-            met=lambda peer: self._do(lambda now: self.node.greet(peer)),
+            met=lambda peer: self._do(lambda now: self.node.greet(peer, now)),
         )
 
     def _roster(self, keys: Sequence[bytes]) -> Roster:

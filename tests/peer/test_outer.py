@@ -22,11 +22,11 @@ from peer.record import Record
 from peer.sealing import chunks_of, layout_of, seal
 from peer.settings import Settings
 from peer.transport import Handler, Priority, Traffic, Transport
+from protocol.commands import Send
 from protocol.errors import ProtocolError
 from protocol.messages import VERSION, Contribution, Hello, Status, encode
 from protocol.presence import encode as encode_record
 from protocol.schedule import Window
-from protocol.window import Send
 
 ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 ME, OTHER = Identity.from_seed(b"1" * 32), Identity.from_seed(b"2" * 32)

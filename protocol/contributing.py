@@ -1,0 +1,70 @@
+"""What this peer contributes: the signed outer gradient of a chunk, and the tokens that it stands for.
+
+Tokens are those trained since the snapshot of our last contribution that a link of our ledger names; so a window that
+was missed costs nothing but time (docs/protocol.md, section 4).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from protocol.ledger import Arithmetic, Ledger
+from protocol.messages import Contribution, contribution_text, sha256
+from protocol.signature import Keys
+
+REMEMBERED: Final = 8
+"""Contributions per chunk whose token counts are kept."""
+
+
+class Refused(Exception):
+    """Why there is nothing to contribute; the text goes into the report."""
+
+
+class Contributor:
+    """Makes the contributions of one peer."""
+
+    def __init__(self, *, ledger: Ledger[Any], arithmetic: Arithmetic[Any], keys: Keys) -> None:
+        self._ledger = ledger
+        self._arithmetic = arithmetic
+        self._keys = keys
+        self._sent: dict[int, list[tuple[bytes, int]]] = {}
+        self.marks: dict[int, int] = {}
+        """By chunk: tokens trained at the snapshot of our last contribution that a link names."""
+
+    def make(self, chunk: int, due: int, local: object, tokens: int) -> tuple[Contribution, bytes]:
+        """The contribution of `local` parameters, and its packed bytes; `tokens` are all trained since the start.
+
+        Refused if there is nothing that others could use.
+        """
+        fresh = tokens - self.marks.get(chunk, 0)
+        if fresh <= 0:
+            raise Refused("nothing trained")
+        tip = self._ledger.tip(chunk)
+        try:
+            payload = self._arithmetic.contribution(chunk, tip, local)
+        except ValueError as error:
+            raise Refused("our parameters are not finite") from error
+        unsigned = Contribution(
+            chunk=chunk,
+            due=due,
+            parent=self._ledger.parent(chunk, tip),
+            tokens=fresh,
+            payload=sha256(payload),
+            peer=self._keys.key,
+            signature=bytes(64),
+        )
+        signature = self._keys.sign(contribution_text(self._ledger.run, unsigned))
+        signed = msgspec.structs.replace(unsigned, signature=signature)
+        self._sent.setdefault(chunk, []).append((signed.payload, tokens))
+        del self._sent[chunk][:-REMEMBERED]
+        return signed, payload
+
+    def adopted(self, chunk: int) -> None:
+        """The chunk's tip moved: what its links name of ours is counted."""
+        for entry in self._ledger.recent(chunk, REMEMBERED):
+            for part in entry.message.link.parts:
+                if part.peer == self._keys.key:
+                    totals = [total for payload, total in self._sent.get(chunk, ()) if payload == part.payload]
+                    self.marks[chunk] = max([self.marks.get(chunk, 0), *totals])
