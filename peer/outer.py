@@ -24,7 +24,7 @@ from peer.mailbox import Anchor, Mailbox
 from peer.record import Record
 from peer.transport import Priority, Transport
 from protocol import presence
-from protocol.commands import Contributed, Missed, Notice, Send, Settled
+from protocol.commands import Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.errors import ProtocolError
 from protocol.ledger import Entry
 from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, encode
@@ -150,6 +150,11 @@ class Outer:
         """Contribute a snapshot."""
         self.pending[window.fragment] -= 1
         self._do("open a window", lambda now: self.node.open(window, local, tokens, now))
+
+    def retry(self, window: Window, local: Sequence[Tensor], tokens: int) -> None:
+        """Contribute a newer snapshot for what nobody has closed."""
+        self.pending[window.fragment] -= 1
+        self._do("retry a window", lambda now: self.node.retry(window, local, tokens, now))
 
     def set_phase(self, phase: int) -> None:
         """Training, finished or leaving."""
@@ -278,6 +283,8 @@ class Outer:
                 self._settled(command)
             case Notice():
                 self._mailbox.notice(command.window)
+            case Retry():
+                self._mailbox.retry(command.window)
             case Contributed():
                 self._record.write(
                     "contributed",

@@ -63,3 +63,13 @@ class Notice:
     """Command: the trainer should open this window at its next step boundary."""
 
     window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Command: the trainer should hand over another snapshot for this window at its next step boundary.
+
+    For the chunks that nobody has closed; the node knows which.
+    """
+
+    window: Window

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from protocol.ledger import Arithmetic, Ledger
-from protocol.messages import Contribution, contribution_text, sha256
+from protocol.messages import Contribution, contribution_text, most_tokens, sha256
 from protocol.signature import Keys
 
 REMEMBERED: Final = 8
@@ -46,11 +46,12 @@ class Contributor:
             payload = self._arithmetic.contribution(chunk, tip, local)
         except ValueError as error:
             raise Refused("our parameters are not finite") from error
+        parent = self._ledger.parent(chunk, tip)
         unsigned = Contribution(
             chunk=chunk,
             due=due,
-            parent=self._ledger.parent(chunk, tip),
-            tokens=fresh,
+            parent=parent,
+            tokens=min(fresh, most_tokens(due - parent.due)),
             payload=sha256(payload),
             peer=self._keys.key,
             signature=bytes(64),

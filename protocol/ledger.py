@@ -25,6 +25,8 @@ from protocol.messages import (
     close_text,
     genesis_head,
     link_head,
+    most_tokens,
+    part_text,
     sha256,
 )
 from protocol.signature import Keys
@@ -321,16 +323,27 @@ class Ledger(Generic[S]):
             raise ProtocolError("contributors not in order, or twice")
         if link.weight != sum(weights([part.tokens for part in link.parts], self._cap)):
             raise ProtocolError("wrong weight of a link")
+        if max(part.tokens for part in link.parts) > most_tokens(link.span):
+            raise ProtocolError("a link with more tokens than can be")
         if link.cumulative < link.weight or sha256(payload) != link.result:
             raise ProtocolError("link and payload do not match")
         head = link_head(self.run, link)
         if not self._keys.verify(message.owner, close_text(head), message.signature):
             raise ProtocolError("bad signature of a link")
+        # We checked what our own links are made of when it came, and a head that we hold covers its parts.
+        if message.owner != self._keys.key and head != self.chains[link.chunk].head:
+            self._check_parts(link)
         try:
             self._arithmetic.check_result(link.chunk, payload)
         except ValueError as error:
             raise ProtocolError("bad payload of a link") from error
         return Entry(message=message, head=head, payload=payload)
+
+    def _check_parts(self, link: Link) -> None:
+        """Every part was signed by its contributor: an owner cannot invent contributors or what they claim."""
+        for part in link.parts:
+            if not self._keys.verify(part.peer, part_text(self.run, link, part), part.signature):
+                raise ProtocolError("bad signature of a contribution in a link")
 
     def _keep(self, chain: Chain[S], entry: Entry) -> None:
         """Keep a link for others; the oldest of the longest chain go when the bytes run out."""

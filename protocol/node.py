@@ -12,7 +12,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Final
 
-from protocol.commands import Close, Contributed, Missed, Notice, Send, Settled
+from protocol.commands import Close, Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.contributing import Contributor, Refused
 from protocol.errors import ProtocolError
 from protocol.ledger import Adoption, Arithmetic, Ledger
@@ -38,6 +38,7 @@ from protocol.messages import (
 from protocol.pace import Pace
 from protocol.presence import decode_verified
 from protocol.repair import Repair
+from protocol.retrying import Retries
 from protocol.roster import Roster
 from protocol.schedule import Schedule, Window
 from protocol.sending import PATIENCE_FLOOR
@@ -50,7 +51,7 @@ CLOSED: Final = "closed before we came"
 """Why a contribution was not sent: the window has its link already."""
 
 
-Command = Send | Contributed | Settled | Notice | Missed
+Command = Send | Contributed | Settled | Notice | Retry | Missed
 """What `take` returns. (`Close` never leaves the node.)"""
 
 
@@ -82,6 +83,7 @@ class Node:
         self.windows = Windows(rules=rules, ledger=ledger, roster=roster, emit=emit)
         self.repair = Repair(ledger=ledger, roster=roster, windows=self.windows, random=random, emit=emit)
         self.pace = Pace(roster=roster, schedule=schedule, emit=emit)
+        self.retries = Retries(ledger=ledger, windows=self.windows, rules=rules, schedule=schedule, emit=emit)
         self.contributor = Contributor(ledger=ledger, arithmetic=arithmetic, keys=keys)
         self._beat = 0.0
 
@@ -118,6 +120,17 @@ class Node:
                 too_late.update(ranking[chunk][:1])
         # Their owners must hear that we came, or they would close without us for ever.
         self._commands += [Send(owner, Open(window.fragment, window.due)) for owner in sorted(too_late)]
+        self.retries.opened(window, now)
+        self._run(now)
+
+    def retry(self, window: Window, local: Sequence[object], tokens: int, now: float) -> None:
+        """Contribute once more, as `open` does, for those chunks of an older window that nobody has closed."""
+        chunks = self.chunks_of(window.fragment)
+        assert len(local) == len(chunks)
+        ranking, missing = self.roster.ranked(chunks, window.due), self.retries.missing(window)
+        for chunk, values in zip(chunks, local, strict=True):
+            if chunk in missing:
+                self._contribute(chunk, window.due, values, tokens, ranking[chunk], now)
         self._run(now)
 
     def _contribute(
@@ -245,6 +258,7 @@ class Node:
         self.windows.adopted(chunk)
         self.repair.adopted(chunk, now)
         due = self.ledger.chains[chunk].due
+        self.retries.settled(chunk, due, now)
         self._commands.append(Settled(chunk=chunk, due=due, links=links, mix=mix))
 
     def _learn(self, records: Sequence[bytes], speaker: bytes | None, now: float, wall: float) -> None:

@@ -16,7 +16,7 @@ from protocol.commands import Close, Missed, Send
 from protocol.errors import ProtocolError
 from protocol.groups import Received, best_group, is_enough, weight_of
 from protocol.ledger import Ledger
-from protocol.messages import Contribution, Open, Parent, Part
+from protocol.messages import Contribution, Open, Parent, Part, most_tokens
 from protocol.roster import Roster
 from protocol.sending import PATIENCE_FLOOR, SILENT_AFTER, Outbound, Sending
 
@@ -134,6 +134,8 @@ class Windows:
     def _check(self, message: Contribution) -> None:
         if message.parent.due >= message.due:
             raise ProtocolError("contribution is not after its parent")
+        if message.tokens > most_tokens(message.due - message.parent.due):
+            raise ProtocolError("contribution claims more tokens than can be")
         known = message.parent.head == self._ledger.chains[message.chunk].head
         if not _possible(message.parent) or (
             known and self._ledger.known_parent(message.chunk) != _facts(message.parent)

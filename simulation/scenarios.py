@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from protocol.messages import Link, Open, encode
+from protocol.messages import Contribution, Link, Open, encode
 from protocol.schedule import Window
 from simulation.invariants import Broken
 from simulation.network import Weather
@@ -188,17 +188,60 @@ def asymmetric_link() -> None:
     """A peer that cannot reach one owner reaches it through another: its windows close once, and name it."""
     plan = replace(CALM, steps=120)
     swarm = Swarm(plan, seed=13)
+    owner = first_owner(swarm, 0, 36)
+    far = (owner + 1) % plan.peers
     swarm.clock.run(when(plan, 14))
-    swarm.network.cut(swarm.keys[3], swarm.keys[0], 1e6)
+    swarm.network.cut(swarm.keys[owner], swarm.keys[far], 1e6)
     swarm.clock.run(when(plan, plan.steps) + 20.0)
     require(len(swarm.heads()) == 1, "heads are equal at the end")
     for chunk, fragment in enumerate(plan.fragment_of):
-        late = [link for link in links(swarm.peers[1], chunk) if link.due >= 36]
+        late = [link for link in links(swarm.peers[far], chunk) if link.due >= 36]
         dues = [w.due for w in plan.schedule.windows() if w.fragment == fragment and w.due >= 36]
         require([link.due for link in late] == dues, "every window closes")
-        if first_owner(swarm, chunk, 36) == 0:
-            named = sum(names(link, swarm.keys[3]) for link in late)
-            require(4 * named >= 3 * len(late), "who cannot reach an owner contributes through another")
+        named = sum(names(link, swarm.keys[far]) for link in late)
+        require(4 * named >= 3 * len(late), "who cannot reach an owner contributes through another")
+
+
+def retried_chunk() -> None:
+    """A chunk that nobody closed is tried again in the next window, under its own name, and merges in time."""
+    plan = replace(CALM, steps=130, sync_every=40, overlap=2)
+    swarm = Swarm(plan, seed=14)
+    for peer in swarm.peers:
+        _deaf_to_first_try(swarm, peer, chunk=0, due=40, until=when(plan, 55))
+    swarm.clock.run(when(plan, 75))
+    mixed = [[mix for mix in peer.mixes if mix.due == 40] for peer in swarm.peers]
+    for peer, mixes in zip(swarm.peers, mixed, strict=True):
+        require([link.due for link in links(peer, 0)] == [40], "what nobody closed is closed by the retry")
+        require(len([mix for mix in mixes if mix.chunk == 1]) == 1, "what was closed is not done again")
+    in_time = sum(any(mix.chunk == 0 and mix.late <= 1 for mix in mixes) for mixes in mixed)
+    require(in_time >= 3, "a retry merges as if its window had opened then")
+    finish(swarm)
+    require([link.due for link in links(swarm.peers[0], 0)] == [40, 80, 120], "at most one link a round")
+
+
+def _deaf_to_first_try(swarm: Swarm, peer: SimulatedPeer, *, chunk: int, due: int, until: float) -> None:
+    windows = peer.node.windows
+    receive = windows.receive
+
+    def deaf(message: Contribution, payload: bytes, now: float, via: bytes | None = None) -> None:
+        if (message.chunk, message.due) != (chunk, due) or now > until:
+            receive(message, payload, now, via)
+
+    windows.receive = deaf  # type: ignore[method-assign]
+
+
+def nothing_is_urgent_after_an_outage() -> None:
+    """Where everything was missed nothing is tried again: all fragments would be urgent together, and miss again."""
+    plan = replace(CALM, steps=210, sync_every=40, overlap=2)
+    swarm = Swarm(plan, seed=15)
+    swarm.clock.run(when(plan, 118))
+    for one in swarm.keys:
+        for other in swarm.keys:
+            if one < other:
+                swarm.network.cut(one, other, 14.0)
+    finish(swarm)
+    dues = [link.due for link in links(swarm.peers[0], 0)]
+    require(120 not in dues and dues[:2] == [40, 80] and 160 in dues, "an outage's windows are not tried again")
 
 
 def two_halves() -> None:
@@ -245,6 +288,8 @@ SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     fast_and_corrupted,
     cut_off,
     asymmetric_link,
+    retried_chunk,
+    nothing_is_urgent_after_an_outage,
     two_halves,
     bad_clock,
     early_notice,

@@ -35,6 +35,7 @@ from protocol.messages import (
     encode,
     genesis_head,
     link_head,
+    part_text,
     sha256,
 )
 
@@ -262,3 +263,17 @@ def test_a_contribution_is_signed_whole_but_for_the_signature(build_contribution
         assert contribution_text(some(1), msgspec.structs.replace(one, **{name: value})) != contribution_text(
             some(1), one
         )
+
+
+def test_a_link_repeats_what_its_contributors_signed(
+    build_link: BuildLink, build_contribution: BuildContribution
+) -> None:
+    """Whoever holds only the link can check it: what the parent's head covers is not signed once more."""
+    run, link = some(1), build_link(depth=7, cumulative=9000)
+    part = link.parts[1]
+    parent = Parent(link.parent, link.state, 6, 80, 40, 350, 8600)
+    made = build_contribution(tokens=part.tokens, payload=part.payload, peer=part.peer, parent=parent)
+    assert part_text(run, link, part) == contribution_text(run, made)
+    for other in (build_link(due=121), build_link(parent=some(0)), build_link(state=some(0)), build_link(chunk=4)):
+        assert part_text(run, other, part) != part_text(run, link, part)
+    assert part_text(some(2), link, part) != part_text(run, link, part)

@@ -18,6 +18,7 @@ from protocol.errors import ProtocolError
 from protocol.messages import (
     FINISHED,
     LEAVING,
+    TOKENS_A_STEP,
     TRAINING,
     Contribution,
     Heads,
@@ -129,7 +130,7 @@ def test_bad_contributions(contribution: MakeContribution) -> None:
     ):
         attack(swarm, encode(contribution(swarm, **changes)[0]), bulk)
     attack(swarm, encode(msgspec.structs.replace(good, signature=bytes(64))), bulk)
-    attack(swarm, encode(msgspec.structs.replace(good, tokens=1 << 40)), bulk)
+    attack(swarm, encode(contribution(swarm, tokens=12 * TOKENS_A_STEP + 1)[0]), bulk)
     for bad in (b"", bulk[:-1], bulk + b"\0", bytes(len(bulk) - 1) + b"\x08", bulk[::-1]):
         attack(swarm, encode(contribution(swarm, payload=sha256(bad))[0]), bad)
     fields = msgspec.msgpack.decode(encode(good))
@@ -268,10 +269,10 @@ def deliver(swarm: Swarm, source: bytes, to: bytes, header: bytes, bulk: bytes) 
 
 
 def test_enormous_claims_of_a_member_move_nobody_far(contribution: MakeContribution) -> None:
-    """A signed contribution with 2^40 tokens counts four times the median, and its branch claims count nothing."""
+    """The most tokens that can be count as four times the median, and a made-up branch counts nothing."""
     swarm = swarm_at(22)
     lie = Parent(bytes(32), bytes(32), 5, 12, 12, 1 << 60, 1 << 61)
-    message, bulk = contribution(swarm, sender=3, parent=lie, tokens=1 << 40)
+    message, bulk = contribution(swarm, sender=3, parent=lie, tokens=12 * TOKENS_A_STEP)
     for peer in swarm.peers:
         swarm.network.send(swarm.keys[3], peer.key, encode(message), bulk)
     swarm.clock.run(when(CALM, 57))

@@ -14,7 +14,7 @@ from aggregation.outer import ChunkState
 from protocol.commands import Close, Contributed, Missed, Send
 from protocol.errors import ProtocolError
 from protocol.ledger import Adoption, Ledger
-from protocol.messages import LEAVING, Contribution, LinkMessage, Open, Parent, Status, sha256
+from protocol.messages import LEAVING, TOKENS_A_STEP, Contribution, LinkMessage, Open, Parent, Status, sha256
 from protocol.presence import Presence
 from protocol.roster import Roster
 from protocol.sending import MISSING_AFTER, SILENT_AFTER
@@ -547,7 +547,7 @@ def test_a_liar_with_a_made_up_branch_does_not_take_the_window() -> None:
     bench = Bench()
     bench.round(10, 0.0, ME, A, B, C)
     lie = Parent(bytes(32), bytes(32), 7, 10, 10, 1 << 60, 1 << 61)
-    bench.receive(A, 20, 10.0, tokens=1 << 40, parent=lie)
+    bench.receive(A, 20, 10.0, tokens=10 * TOKENS_A_STEP, parent=lie)
     for peer in (ME, B, C):
         bench.receive(peer, 20, 10.0)
     link = bench.closed()
@@ -592,12 +592,14 @@ def test_contributions_that_cannot_be_are_refused_and_nothing_starts() -> None:
     ):
         with pytest.raises(ProtocolError):
             bench.receive(A, 20, 10.0, parent=impossible)
+    with pytest.raises(ProtocolError, match="more tokens"):
+        bench.receive(A, 20, 10.0, tokens=10 * TOKENS_A_STEP + 1)
     assert not bench.windows.gathering
 
 
 def test_enormous_tokens_count_four_times_the_lower_median() -> None:
     bench = Bench()
-    for peer, tokens in ((ME, 100), (A, 100), (B, 100), (C, 1 << 40)):
+    for peer, tokens in ((ME, 100), (A, 100), (B, 100), (C, 10 * TOKENS_A_STEP)):
         bench.receive(peer, 10, 0.0, tokens=tokens)
     link = bench.closed()
     assert link is not None and link.link.weight == 700
