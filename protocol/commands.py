@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.messages import Contribution, LinkMessage, Message
 from protocol.schedule import Window
+
+START_AGAIN: Final = 1 << 30
+"""As `Settled.links`: mix so often that nothing is left of the local parameters (but with α = 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ class Missed:
 class Settled:
     """Command: the chunk's anchor moved; hand the newest one to the trainer.
 
-    `mix` is False for a link that only replaced its sibling: the anchor moves, the parameters do not.
+    `mix` is False for a link that only replaced its sibling: the anchor moves, the parameters do not. A `due` of 0 is
+    that of no window: mixed at once.
     """
 
     chunk: int

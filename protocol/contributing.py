@@ -6,6 +6,8 @@ was missed costs nothing but time (docs/protocol.md, section 4).
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from statistics import median
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +20,19 @@ REMEMBERED: Final = 8
 """Contributions per chunk whose token counts are kept."""
 
 
+TOO_FAR: Final = 8.0
+"""Times the median ‖Δ‖: what is further than that from the anchor of a branch that won starts again from it."""
+SIZES: Final = 8
+"""Contributions per chunk over which that median is taken; with fewer than a third of them nothing starts again."""
+
+
 class Refused(Exception):
     """Why there is nothing to contribute; the text goes into the report."""
+
+    def __init__(self, reason: str, *, start_again: bool = False) -> None:
+        super().__init__(reason)
+        self.start_again = start_again
+        """Whether the chunk's parameters should become the swarm's."""
 
 
 class Contributor:
@@ -30,6 +43,8 @@ class Contributor:
         self._arithmetic = arithmetic
         self._keys = keys
         self._sent: dict[int, list[tuple[bytes, int]]] = {}
+        self._sizes: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=SIZES))
+        self._replaced: set[int] = set()
         self.marks: dict[int, int] = {}
         """By chunk: tokens trained at the snapshot of our last contribution that a link names."""
 
@@ -46,6 +61,7 @@ class Contributor:
             payload = self._arithmetic.contribution(chunk, tip, local)
         except ValueError as error:
             raise Refused("our parameters are not finite") from error
+        self._measure(chunk, self._arithmetic.distance(chunk, tip, local))
         parent = self._ledger.parent(chunk, tip)
         unsigned = Contribution(
             chunk=chunk,
@@ -62,8 +78,18 @@ class Contributor:
         del self._sent[chunk][:-REMEMBERED]
         return signed, payload
 
-    def adopted(self, chunk: int) -> None:
-        """The chunk's tip moved: what its links name of ours is counted."""
+    def _measure(self, chunk: int, size: float) -> None:
+        """Losing a branch moves the anchor only, so our progress is in the next Δ: unless that is out of measure."""
+        sizes, replaced = self._sizes[chunk], chunk in self._replaced
+        self._replaced.discard(chunk)
+        if replaced and 3 * len(sizes) >= SIZES and size > TOO_FAR * median(sizes):
+            raise Refused("too far from the branch that won: starts again from it", start_again=True)
+        sizes.append(size)
+
+    def adopted(self, chunk: int, *, replaced: bool) -> None:
+        """The chunk's tip moved: what its links name of ours is counted. `replaced`: ours was not below it."""
+        if replaced:
+            self._replaced.add(chunk)
         for entry in self._ledger.recent(chunk, REMEMBERED):
             for part in entry.message.link.parts:
                 if part.peer == self._keys.key:

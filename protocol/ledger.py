@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from protocol.errors import ProtocolError
 from protocol.messages import (
+    MAX_HAVE,
     Link,
     LinkMessage,
     Parent,
@@ -51,9 +52,20 @@ class Arithmetic(Protocol[S]):
     def check_contribution(self, chunk: int, payload: bytes) -> None: ...
     def check_result(self, chunk: int, payload: bytes) -> None: ...
     def digest(self, state: S) -> bytes: ...
+    def distance(self, chunk: int, state: S, local: Any) -> float: ...
     def dump(self, state: S) -> bytes: ...
     def load(self, chunk: int, data: bytes) -> S: ...
     def result_bytes(self, chunk: int) -> int: ...
+
+
+class OlderStates(Protocol[S]):
+    """States that a peer has on disk: where a losing branch goes back to. Called in the outer thread, so quick."""
+
+    def heads(self, chunk: int) -> Sequence[bytes]:
+        """The heads at which states of the chunk are there, newest first."""
+
+    def load(self, chunk: int, head: bytes) -> S | None:
+        """The state at a head; None if it cannot be read any more. The ledger checks its digest."""
 
 
 class Adoption(Enum):
@@ -89,7 +101,9 @@ class Chain(Generic[S]):
     newest: Entry | None = None
     kept: deque[Entry] = field(default_factory=deque)
     aside: list[Entry] = field(default_factory=list)
-    """A branch from `base` that is not greater than the tip yet: it may become so by its next link."""
+    """A branch that is not greater than the tip yet: it may become so by its next link."""
+    aside_from: bytes = b""
+    """The head that `aside` starts from: `base_head`, or that of an older state."""
     early: dict[bytes, Entry] = field(default_factory=dict)
     """By parent: links that overtook it on their way, or that wait for our state to be repaired."""
 
@@ -138,6 +152,8 @@ class Ledger(Generic[S]):
         self._keep_bytes = keep_bytes
         self._kept_bytes = 0
         self._digest: bytes | None = None
+        self.older: OlderStates[S] | None = None
+        """Set by whoever keeps snapshots."""
         digests = [arithmetic.digest(state) for state in genesis]
         heads = [genesis_head(run, chunk, digest) for chunk, digest in enumerate(digests)]
         self.chains = [Chain(base=state, base_head=head) for state, head in zip(genesis, heads, strict=True)]
@@ -209,16 +225,21 @@ class Ledger(Generic[S]):
             return self._extend(chain, entry)
         if chain.newest is not None and link.parent == chain.base_head:
             _check_sibling(link, chain.newest.message.link)
-            branch = [entry]
+            branch, start = [entry], chain.base_head
         elif chain.aside and link.parent == chain.aside[-1].head:
             _check_follows(link, chain.aside[-1].message.link)
-            branch = [*chain.aside, entry]
+            branch, start = [*chain.aside, entry], chain.aside_from
+        elif self.older and link.parent in self.older.heads(link.chunk):
+            for parent in chain.kept:
+                if parent.head == link.parent:
+                    _check_follows(link, parent.message.link)
+            branch, start = [entry], link.parent
         else:
             return Adoption.OLD if entry.order <= chain.order else Adoption.MISSING
         if entry.order <= chain.order:
-            chain.aside = branch if len(branch) <= MAX_ASIDE else []
+            chain.aside, chain.aside_from = branch if len(branch) <= MAX_ASIDE else [], start
             return Adoption.OLD
-        return self._switch(chain, branch)
+        return self._switch(chain, branch, start)
 
     def _follow(self, chain: Chain[S]) -> Adoption:
         """The tip or the branch aside grew: links that overtook it follow now. A bad one among them is dropped."""
@@ -234,18 +255,27 @@ class Ledger(Generic[S]):
                 result = adoption
         return result
 
-    def _switch(self, chain: Chain[S], branch: list[Entry]) -> Adoption:
-        """Step back to the base and take a greater branch that starts there: all of it or nothing."""
-        states = [chain.base]
+    def _switch(self, chain: Chain[S], branch: list[Entry], start: bytes) -> Adoption:
+        """Step back to the state at `start` and take a greater branch from there: all of it or nothing."""
+        state = chain.base if start == chain.base_head else self._older(branch[0].message.link.chunk, start)
+        if state is None:
+            return Adoption.MISSING
+        states = [state]
         for entry in branch:
             if self._arithmetic.digest(states[-1]) != entry.message.link.state:
                 return Adoption.WRONG_STATE
             states.append(self._after(states[-1], entry))
+        if start != chain.base_head:
+            self._forget(chain)  # what is kept is one chain without gaps
+            chain.base_head = start
         for entry in branch[:-1]:
             self._keep(chain, entry)
             chain.base_head = entry.head
         chain.base, chain.newest, chain.aside = states[-2], branch[-1], []
         return Adoption.REPLACED
+
+    def _older(self, chunk: int, head: bytes) -> S | None:
+        return self.older.load(chunk, head) if self.older else None
 
     def _extend(self, chain: Chain[S], entry: Entry) -> Adoption:
         link = entry.message.link
@@ -293,6 +323,15 @@ class Ledger(Generic[S]):
         self._forget(chain)
         self._follow(chain)
         return True
+
+    def have(self, chunk: int) -> tuple[bytes, ...]:
+        """The heads to name when we ask for a chunk's links; none if only a whole state can help."""
+        chain = self.chains[chunk]
+        if len(chain.aside) >= MAX_ASIDE:
+            return ()  # the branch that wins is deeper than what we hold of it
+        older = self.older.heads(chunk) if self.older else ()
+        aside = [entry.head for entry in chain.aside[-1:]]
+        return (chain.head, chain.base_head, *aside, *older)[:MAX_HAVE]
 
     def after(self, chunk: int, have: Sequence[bytes], limit: int) -> list[Entry]:
         """At most `limit` of our links after the newest of `have` that we know, in order; empty if we know none."""

@@ -27,6 +27,8 @@ Record = Annotated[bytes, msgspec.Meta(max_length=1024)]
 
 MAX_PARTS: Final = 256
 """Contributors that one link may name."""
+MAX_HAVE: Final = 8
+"""Heads that a request may name as known."""
 TOKENS_A_STEP: Final = 1 << 22
 """Tokens that one contribution may claim for each swarm step since its parent's due step: what it holds beyond that
 does not count. A claim cannot be checked, and the first links, or a lone contributor's, have no others to compare."""
@@ -132,7 +134,7 @@ class Pull(Message, frozen=True, tag=8):
     """Send me the links of `chunk` after one of the heads in `have`, or the whole state."""
 
     chunk: Index
-    have: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=2)]
+    have: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MAX_HAVE)]
 
 
 class StateMessage(Message, frozen=True, tag=9):

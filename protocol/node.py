@@ -12,7 +12,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Final
 
-from protocol.commands import Close, Contributed, Missed, Notice, Retry, Send, Settled
+from protocol.commands import START_AGAIN, Close, Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.contributing import Contributor, Refused
 from protocol.errors import ProtocolError
 from protocol.ledger import Adoption, Arithmetic, Ledger
@@ -144,6 +144,8 @@ class Node:
         try:
             contribution, payload = self.contributor.make(chunk, due, local, tokens)
         except Refused as refused:
+            if refused.start_again:
+                self._commands.append(Settled(chunk=chunk, due=0, links=START_AGAIN, mix=True))
             return str(refused)
         self.windows.sending.contribute(contribution, payload, owners, now)
         return ""
@@ -233,7 +235,7 @@ class Node:
         chain = self.ledger.chains[chunk] if chunk < len(self.ledger.chains) else None
         depth = chain.newest.message.link.depth if chain and chain.newest else 0
         adoption = self.ledger.adopt(message, payload)
-        have = (chain.head, chain.base_head) if chain and adoption is Adoption.MISSING else ()
+        have = self.ledger.have(chunk) if adoption is Adoption.MISSING else ()
         if adoption in (Adoption.MISSING, Adoption.WRONG_STATE):
             donor = source if source != self._keys.key else self._another(message)
             if donor:
@@ -254,7 +256,7 @@ class Node:
             self._after_adoption(message.link.chunk, links, links > 0, now)
 
     def _after_adoption(self, chunk: int, links: int, mix: bool, now: float) -> None:
-        self.contributor.adopted(chunk)
+        self.contributor.adopted(chunk, replaced=not mix)
         self.windows.adopted(chunk)
         self.repair.adopted(chunk, now)
         due = self.ledger.chains[chunk].due

@@ -83,7 +83,7 @@ class Repair:
             if self._excused(chunk, now):
                 self._check(peer, now + self.patience)
             else:
-                self.want(peer, chunk, (chain.head, chain.base_head), now)
+                self.want(peer, chunk, self._ledger.have(chunk), now)
 
     def _excused(self, chunk: int, now: float) -> bool:
         """Whether a window in flight may bring what we lack: for one patience, then it is pulled all the same.

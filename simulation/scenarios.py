@@ -255,6 +255,30 @@ def two_halves() -> None:
     finish(swarm)
 
 
+def split_and_heal() -> None:
+    """Two parts of a swarm go on apart, each at its own threshold; after the heal the heavier branch wins for all."""
+    plan = replace(CALM, peers=5, steps=240)
+    swarm = Swarm(plan, seed=16)
+    swarm.clock.run(when(plan, 30))
+    for one in swarm.keys[:2]:
+        for other in swarm.keys[2:]:
+            swarm.network.cut(one, other, when(plan, 150) - swarm.clock.now)
+    swarm.clock.run(when(plan, 149))
+    light, heavy = swarm.peers[0], swarm.peers[4]
+    for chunk in range(len(plan.fragment_of)):
+        apart = [{link.due for link in links(peer, chunk)} for peer in (light, heavy)]
+        require(all(len({due for due in dues if due > 36}) >= 5 for dues in apart), "both parts go on apart")
+        require(light.orders[chunk] < heavy.orders[chunk], "three peers' branch is heavier than two's")
+    branch = [peer_head for _, peer_head in heavy.orders]
+    swarm.clock.run(when(plan, 150) + 2 * plan.sync_every * plan.step_seconds)
+    require(len(swarm.heads()) == 1, "heads agree within two rounds of the heal")
+    for chunk, head in enumerate(branch):
+        entries = swarm.peers[4].node.ledger.recent(chunk, 1 << 20)
+        require(head in {entry.head for entry in entries}, "the heavier branch wins")
+    finish(swarm)
+    require(all(names(links(heavy, 0)[-1], key) for key in swarm.keys), "the losers contribute again")
+
+
 def bad_clock() -> None:
     """A peer whose step counter is far ahead drags nobody, and ends no chunk."""
     plan = replace(CALM, steps=400)
@@ -291,6 +315,7 @@ SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     retried_chunk,
     nothing_is_urgent_after_an_outage,
     two_halves,
+    split_and_heal,
     bad_clock,
     early_notice,
 )

@@ -138,6 +138,74 @@ def test_a_branch_aside_wins_by_its_next_link() -> None:
     assert ours.recent(0, 9)[1].head == theirs.recent(0, 9)[1].head, "what is kept is the winning branch"
 
 
+@dataclass
+class Shelf:
+    """States on disk."""
+
+    states: dict[bytes, ChunkState] = field(default_factory=dict)
+
+    def heads(self, chunk: int) -> list[bytes]:
+        return list(self.states) if chunk == 0 else []
+
+    def load(self, chunk: int, head: bytes) -> ChunkState | None:
+        return self.states.get(head)
+
+
+def forked(ours_after: int, theirs_after: int) -> tuple[Ledger[ChunkState], Ledger[ChunkState], Shelf]:
+    """Two ledgers that part after a common link, at which ours has a snapshot; theirs weighs more a link."""
+    ours, theirs, shelf = fresh(), fresh(), Shelf()
+    theirs.adopt(*grow(ours, 10))
+    shelf.states[ours.chains[0].head] = ours.tip(0)
+    for n in range(ours_after):
+        grow(ours, 20 + 10 * n, tokens=100)
+    for n in range(theirs_after):
+        grow(theirs, 20 + 10 * n, tokens=130)
+    ours.older = shelf
+    return ours, theirs, shelf
+
+
+def test_a_deep_losing_branch_goes_back_to_the_newest_state_before_the_fork() -> None:
+    ours, theirs, shelf = forked(4, 4)
+    fork = next(iter(shelf.states))
+    assert ours.have(0) == (ours.chains[0].head, ours.chains[0].base_head, fork)
+    entries = theirs.after(0, ours.have(0), 16)
+    assert entries[0].message.link.parent == fork
+    adoptions = [ours.adopt(entry.message, entry.payload) for entry in entries]
+    assert adoptions[-1] is Adoption.REPLACED and Adoption.MISSING not in adoptions
+    assert (ours.digest(), state(ours)) == (theirs.digest(), state(theirs))
+    assert [entry.message.link.due for entry in ours.recent(0, 9)] == [20, 30, 40, 50], "what is kept has no gaps"
+    grow(ours, 60)
+
+
+def test_without_the_state_a_deep_losing_branch_is_asked_for_whole() -> None:
+    ours, theirs, shelf = forked(4, 4)
+    entries = theirs.after(0, ours.have(0), 16)
+    shelf.states[next(iter(shelf.states))] = None  # type: ignore[assignment]  # it cannot be read any more
+    head = ours.chains[0].head
+    assert [ours.adopt(entry.message, entry.payload) for entry in entries][-1] is Adoption.MISSING
+    assert ours.chains[0].head == head
+    assert ours.adopt_state(*whole(theirs))
+    assert ours.digest() == theirs.digest()
+
+
+def test_a_wrong_state_on_disk_is_found_by_its_digest() -> None:
+    ours, theirs, shelf = forked(4, 4)
+    entries = theirs.after(0, ours.have(0), 16)
+    shelf.states[next(iter(shelf.states))] = ChunkState(torch.ones(2), torch.zeros(2))
+    before = state(ours)
+    assert [ours.adopt(entry.message, entry.payload) for entry in entries][-1] is Adoption.WRONG_STATE
+    assert state(ours) == before
+
+
+def test_a_branch_deeper_than_what_is_held_is_asked_for_whole() -> None:
+    ours, theirs = fresh(), fresh()
+    grow(ours, 10, tokens=10**6)
+    for due in range(10, 10 * MAX_ASIDE + 10, 10):
+        ours.adopt(*grow(theirs, due, tokens=1))
+    assert len(ours.chains[0].aside) == MAX_ASIDE
+    assert ours.have(0) == (), "asking for its links once more would bring the same ones for ever"
+
+
 def test_links_that_overtake_their_parent_wait_for_it() -> None:
     ours, theirs = fresh(), fresh()
     chain = [grow(theirs, due) for due in (10, 20, 30)]

@@ -84,7 +84,7 @@ any_message = st.one_of(
     st.builds(Status, step=steps, phase=st.integers(0, 2), heads=digests),
     st.just(AskHeads()),
     st.builds(Heads, heads=st.lists(st.tuples(weights, digests), max_size=5).map(tuple)),
-    st.builds(Pull, chunk=indices, have=st.lists(digests, max_size=2).map(tuple)),
+    st.builds(Pull, chunk=indices, have=st.lists(digests, max_size=8).map(tuple)),
     st.builds(Records, records=st.lists(records, max_size=3).map(tuple)),
 )
 
@@ -162,7 +162,7 @@ def test_one_field_more_or_fewer_is_refused(message: messages.AnyMessage) -> Non
         [5, 0, 0, some(1, 33)],
         [5, 0, 0, "x" * 32],
         [5, 0, 0, [0] * 32],
-        [8, 0, [some(1)] * 3],
+        [8, 0, [some(1)] * 9],
         [10, [some(1)] * 65],
         [10, [some(1, 1025)]],
         [1, 1, "record"],
