@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from protocol.ledger import Arithmetic, Ledger
+from protocol.ledger import Ledger
 from protocol.messages import Contribution, contribution_text, most_tokens, sha256
 from protocol.signature import Keys
+from protocol.states import Arithmetic
 
 REMEMBERED: Final = 8
 """Contributions per chunk whose token counts are kept."""

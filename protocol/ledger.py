@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from protocol.errors import ProtocolError
 from protocol.messages import (
@@ -31,6 +31,7 @@ from protocol.messages import (
     sha256,
 )
 from protocol.signature import Keys
+from protocol.states import Arithmetic, OlderStates
 
 S = TypeVar("S")
 
@@ -38,34 +39,6 @@ MAX_ASIDE = 16
 """Links of a losing branch that a chunk holds; a longer one is fetched as a whole state when it wins."""
 MAX_EARLY = 4
 """Links that a chunk holds because they came before their parent."""
-
-
-class Arithmetic(Protocol[S]):
-    """What the ledger needs to know about tensors. Every method is pure; ValueError means bad bytes.
-
-    `contribution` and `mean` are for the window; they stand here so that there is one interface to implement.
-    """
-
-    def contribution(self, chunk: int, state: S, local: Any) -> bytes: ...
-    def mean(self, chunk: int, contributions: Sequence[tuple[int, bytes]]) -> bytes: ...
-    def apply(self, chunk: int, state: S, payload: bytes) -> S: ...
-    def check_contribution(self, chunk: int, payload: bytes) -> None: ...
-    def check_result(self, chunk: int, payload: bytes) -> None: ...
-    def digest(self, state: S) -> bytes: ...
-    def distance(self, chunk: int, state: S, local: Any) -> float: ...
-    def dump(self, state: S) -> bytes: ...
-    def load(self, chunk: int, data: bytes) -> S: ...
-    def result_bytes(self, chunk: int) -> int: ...
-
-
-class OlderStates(Protocol[S]):
-    """States that a peer has on disk: where a losing branch goes back to. Called in the outer thread, so quick."""
-
-    def heads(self, chunk: int) -> Sequence[bytes]:
-        """The heads at which states of the chunk are there, newest first."""
-
-    def load(self, chunk: int, head: bytes) -> S | None:
-        """The state at a head; None if it cannot be read any more. The ledger checks its digest."""
 
 
 class Adoption(Enum):

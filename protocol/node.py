@@ -15,7 +15,7 @@ from typing import Any, Final
 from protocol.commands import START_AGAIN, Close, Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.contributing import Contributor, Refused
 from protocol.errors import ProtocolError
-from protocol.ledger import Adoption, Arithmetic, Ledger
+from protocol.ledger import Adoption, Ledger
 from protocol.messages import (
     FINISHED,
     TRAINING,
@@ -43,6 +43,7 @@ from protocol.roster import Roster
 from protocol.schedule import Schedule, Window
 from protocol.sending import PATIENCE_FLOOR
 from protocol.signature import Keys
+from protocol.states import Arithmetic
 from protocol.window import Rules, Windows
 
 BEAT: Final = 1.0
