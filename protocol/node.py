@@ -95,6 +95,10 @@ class Node:
         self.step = step
         if step_seconds is not None and self.windows.patience < inf:
             self.windows.patience = max(PATIENCE_FLOOR, self._schedule.overlap * step_seconds)
+            usual = self.pace.seconds_a_step()
+            # An owner that is slow must not keep a link from those who could still merge it in time.
+            slow = usual is not None and 2 * usual < step_seconds
+            self.windows.hidden = max(PATIENCE_FLOOR, self._schedule.overlap * usual) if usual and slow else inf
         self._say_ourselves()
         self.pace.release()
 
@@ -187,6 +191,7 @@ class Node:
             case Status():
                 self.roster.say(peer, message)
                 self.repair.heard_status(peer, now)
+                self.pace.watch(now)
                 self.pace.release()
             case AskHeads():
                 self._check_known(peer)
@@ -258,6 +263,8 @@ class Node:
 
     def _after_adoption(self, chunk: int, links: int, mix: bool, now: float) -> None:
         self.contributor.adopted(chunk, replaced=not mix)
+        for entry in self.ledger.recent(chunk, 1):
+            self.roster.weigh(chunk, entry.message.link)
         self.windows.adopted(chunk)
         self.repair.adopted(chunk, now)
         due = self.ledger.chains[chunk].due
@@ -321,6 +328,7 @@ class Node:
         if now >= self._beat:
             self._beat = now + BEAT
             self.roster.forget_expired(now)
+            self.pace.watch(now)
             self._tell_status()
         self._run(now)
 

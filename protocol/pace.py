@@ -6,12 +6,17 @@ One bad clock must not drag everyone: nothing further than one gap between two w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from protocol.commands import Notice
 from protocol.errors import ProtocolError
 from protocol.roster import Roster
 from protocol.schedule import Schedule, Window
+
+PASSED: Final = 16
+"""Moves of the pace over which its speed is taken."""
 
 
 class Pace:
@@ -26,6 +31,7 @@ class Pace:
         self.noticed: set[Window] = set()
         """Windows that others have reached and we may not follow to yet."""
         self._told: dict[int, int] = {}
+        self._passed: deque[tuple[float, int]] = deque(maxlen=PASSED)
 
     def near(self, window: Window) -> Window:
         """The window, unless no peer of this pace can have reached it: one bad clock must not drag, or end, a chunk."""
@@ -51,6 +57,19 @@ class Pace:
 
     def _reached(self, fragment: int) -> int:
         return max(self.opened.get(fragment, 0), self._told.get(fragment, 0))
+
+    def watch(self, now: float) -> None:
+        """Look where the pace is."""
+        pace = self._roster.pace()
+        if not self._passed or pace > self._passed[-1][1]:
+            self._passed.append((now, pace))
+
+    def seconds_a_step(self) -> float | None:
+        """What the swarm takes for a swarm step; None while it was not seen to move."""
+        if len(self._passed) < 2:
+            return None
+        (first, low), (last, high) = self._passed[0], self._passed[-1]
+        return (last - first) / (high - low)
 
     def release(self) -> None:
         """Tell the trainer of the windows that the pace has come near to."""

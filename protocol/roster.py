@@ -6,12 +6,12 @@ rosters differ for a moment rank owners differently: that costs speed, never cor
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.messages import LEAVING, TRAINING, Status, sha256
+from protocol.messages import LEAVING, TRAINING, Link, Status, sha256
 from protocol.presence import Presence
 
 BALANCE: Final = 1.1
@@ -57,6 +57,8 @@ class Roster:
         self.run = run
         self.key = key
         self.neighbours: dict[bytes, Neighbour] = {}
+        self._shares: dict[int, dict[bytes, int]] = {}
+        self._rates: Counter[bytes] = Counter()
         self.vanished: dict[bytes, float] = {}
         """Trainers whose records expired before they had finished or said goodbye, and since when."""
         self._rankings: dict[tuple[tuple[int, ...], tuple[bytes, ...]], dict[int, tuple[bytes, ...]]] = {}
@@ -148,15 +150,24 @@ class Roster:
             return None
         return max((max(history) for history in histories), default=0.0)
 
-    def pace(self) -> int:
-        """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached.
+    def weigh(self, chunk: int, link: Link) -> None:
+        """Take the newest link of a chunk as what its contributors train: tokens a swarm step."""
+        shares = {part.peer: (part.tokens << 16) // link.span for part in link.parts}
+        self._rates.subtract(self._shares.get(chunk, {}))
+        self._rates.update(shares)
+        self._shares[chunk] = shares
 
-        Those who have not begun, or of whom there is only a record, do not count: newcomers and made-up peers would
-        pull the pace to zero.
+    def pace(self) -> int:
+        """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached:
+
+        half of them by number, or half of what the newest links say that they train. So many slow peers do not hold
+        a fast one, a fast one that stands still does not hold the others, and no single clock moves anyone. Those who
+        have not begun, or of whom there is only a record, do not count: newcomers and made-up peers would pull the pace
+        to zero.
         """
-        begun = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train" and peer.step]
-        steps = sorted((peer.step for key, peer in begun if not self.is_lost(key)), reverse=True)
-        return steps[(len(steps) + 1) // 2 - 1] if steps else 0
+        peers = self.neighbours.items()
+        steps = {k: p.step for k, p in peers if p.record.role == "train" and p.step and not self.is_lost(k)}
+        return max(_reached_by_half(steps, dict.fromkeys(steps, 1)), _reached_by_half(steps, self._rates))
 
     def owners(self, due: int) -> list[bytes]:
         """Peers that may own at a due step, lost ones included (so that rankings agree), in key order."""
@@ -184,3 +195,13 @@ class Roster:
             load[first] += 1
             ranking[chunk] = (first, *(key for key in order if key != first))
         return ranking
+
+
+def _reached_by_half(steps: Mapping[bytes, int], weights: Mapping[bytes, int]) -> int:
+    """The greatest step that peers of at least half of the weight have reached; 0 if nobody weighs anything."""
+    left = total = sum(weights.get(key, 0) for key in steps)
+    for step, key in sorted(((step, key) for key, step in steps.items()), reverse=True):
+        left -= weights.get(key, 0)
+        if total and 2 * left <= total:
+            return step
+    return 0

@@ -77,6 +77,8 @@ class Windows:
         self._emit = emit
         patience = inf if rules.complete_set else PATIENCE_FLOOR
         self.sending = Sending(roster=roster, emit=emit, miss=self.miss, patience=patience)
+        self.hidden = inf
+        """Seconds that τ hides at the swarm's pace, where that is much less than at ours: a cap on our deadlines."""
         self.gathering: dict[tuple[int, int], Gathering] = {}
         self._first: dict[int, tuple[int, float]] = {}
         self._sent_for: dict[int, dict[bytes, int]] = {}
@@ -226,7 +228,7 @@ class Windows:
         usual = self._roster.usual_lateness(expected)
         wanted = self.patience if usual is None else usual * DEADLINE_MARGIN + 0.1
         if not self._rules.complete_set:
-            gathering.span = max(DEADLINE_FLOOR, min(wanted, self.patience))
+            gathering.span = max(DEADLINE_FLOOR, min(wanted, self.patience, self.hidden))
         self._first[gathering.chunk] = (gathering.due, now)
         self._arm(now + gathering.span)
         fragment = self._rules.fragment_of[gathering.chunk]

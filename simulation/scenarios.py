@@ -77,6 +77,34 @@ def slow_peer() -> None:
     require(4 * len(whole) >= 3 * len(windows), "the slow peer contributes to three quarters of the windows")
 
 
+def mixed_speeds() -> None:
+    """Speeds 1, 1, 1/2 and about 1/10: the pace is that of the fast ones, and the slow ones' windows count."""
+    plan = replace(CALM, steps=400, sync_every=40, slowness=(1.0, 1.0, 2.0, 9.3))
+    _at_the_pace_of_the_fast(plan, fast=(0, 1), slow=(2, 3))
+
+
+def one_fast_peer() -> None:
+    """One fast peer beside two that are ten times slower is not far ahead of the swarm: it is the swarm's pace."""
+    plan = replace(CALM, steps=400, sync_every=40, slowness=(1.0, 9.3, 10.7))
+    _at_the_pace_of_the_fast(plan, fast=(0,), slow=(1, 2))
+
+
+def _at_the_pace_of_the_fast(plan: Plan, fast: tuple[int, ...], slow: tuple[int, ...]) -> None:
+    swarm = Swarm(plan, seed=20)
+    swarm.clock.run(when(plan, plan.steps))
+    require(all(swarm.peers[index].step >= plan.steps - 4 for index in fast), "nobody holds the fast ones")
+    ahead = plan.sync_every // plan.fragments + 1
+    require(all(swarm.peers[index].step >= plan.steps - ahead for index in slow), "the slow ones are pulled along")
+    finish(swarm)
+    chains = [links(swarm.peers[0], chunk) for chunk in range(len(plan.fragment_of))]
+    closed = sum(map(len, chains))
+    require(closed == plan.chunks_a_fragment * len(list(plan.schedule.windows())), "every window closes")
+    for index in (*fast, *slow):
+        named = sum(names(link, swarm.keys[index]) for chain in chains for link in chain)
+        enough = named == closed if index in fast else 5 * named >= closed
+        require(enough, "fast ones are in every link, and slow ones in their share")
+
+
 def first_owner(swarm: Swarm, chunk: int, due: int) -> int:
     """Index of the peer that owns a chunk first."""
     peer = swarm.live[0]
@@ -304,6 +332,8 @@ def early_notice() -> None:
 SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     healthy,
     slow_peer,
+    mixed_speeds,
+    one_fast_peer,
     killed_owner,
     silent_owner,
     idle_owner,

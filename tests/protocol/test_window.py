@@ -437,6 +437,13 @@ def test_the_deadline_has_a_floor_and_a_cap() -> None:
         assert bench.windows.timer == span
 
 
+def test_the_deadline_of_a_slow_owner_is_capped_by_what_the_swarm_can_hide() -> None:
+    bench = Bench()
+    bench.windows.patience, bench.windows.hidden = 20.0, 2.0
+    bench.receive(A, 10, 0.0)
+    assert bench.windows.timer == 2.0
+
+
 def test_late_contributions_are_answered_and_their_lateness_counts() -> None:
     bench = Bench()
     link = bench.round(10, 0.0, ME, A, B)
