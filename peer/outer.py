@@ -300,10 +300,18 @@ class Outer:
         priority = Priority.REPAIR if command.repair else None
         kind = "repair" if command.repair else "window"
         message = command.message
-        queued = self.transport.send(command.to, encode(message), command.bulk, kind=kind, priority=priority)
+        wanted = self._still_open(message) if isinstance(message, Contribution) else None
+        queued = self.transport.send(
+            command.to, encode(message), command.bulk, kind=kind, priority=priority, wanted=wanted
+        )
         if queued and isinstance(message, Contribution | LinkMessage) and not command.repair:
             due = message.due if isinstance(message, Contribution) else message.link.due
             self.window_bytes.add(due, len(command.bulk))
+
+    def _still_open(self, message: Contribution) -> Callable[[], bool]:
+        """A contribution whose window is over would only keep those behind it in the queue from coming in time."""
+        chain = self.node.ledger.chains[message.chunk]
+        return lambda: chain.due < message.due
 
     def _settled(self, command: Settled) -> None:
         for entry in self._fresh(command.chunk):

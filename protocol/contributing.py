@@ -7,6 +7,7 @@ was missed costs nothing but time (docs/protocol.md, section 4).
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from statistics import median
 from typing import Any, Final
 
@@ -46,8 +47,16 @@ class Contributor:
         self._sent: dict[int, list[tuple[bytes, int]]] = {}
         self._sizes: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=SIZES))
         self._replaced: set[int] = set()
+        self._named: dict[int, int] = {}
         self.marks: dict[int, int] = {}
         """By chunk: tokens trained at the snapshot of our last contribution that a link names."""
+
+    def order(self, chunks: Iterable[int]) -> list[int]:
+        """In which order to send a window's chunks: those first whose last contribution that counted is the oldest.
+
+        Where the upload does not fit, the last ones of a window come too late: so it is not always the same ones.
+        """
+        return sorted(chunks, key=lambda chunk: (self._named.get(chunk, 0), chunk))
 
     def make(self, chunk: int, due: int, local: object, tokens: int) -> tuple[Contribution, bytes]:
         """The contribution of `local` parameters, and its packed bytes; `tokens` are all trained since the start.
@@ -94,5 +103,6 @@ class Contributor:
         for entry in self._ledger.recent(chunk, REMEMBERED):
             for part in entry.message.link.parts:
                 if part.peer == self._keys.key:
+                    self._named[chunk] = max(self._named.get(chunk, 0), entry.message.link.due)
                     totals = [total for payload, total in self._sent.get(chunk, ()) if payload == part.payload]
                     self.marks[chunk] = max([self.marks.get(chunk, 0), *totals])

@@ -117,8 +117,9 @@ class Node:
         self._tell_status()
         ranking = self.roster.ranked(chunks, window.due)
         too_late: set[bytes] = set()
-        for chunk, values in zip(chunks, local, strict=True):
-            reason = self._contribute(chunk, window.due, values, tokens, ranking[chunk], now)
+        values = dict(zip(chunks, local, strict=True))
+        for chunk in self.contributor.order(chunks):
+            reason = self._contribute(chunk, window.due, values[chunk], tokens, ranking[chunk], now)
             if reason:
                 self.windows.miss(chunk, window.due, reason)
             if reason == CLOSED:

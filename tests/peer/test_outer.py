@@ -49,7 +49,14 @@ class Nowhere(Transport):
         self.connecting.discard(key)
 
     def send(
-        self, key: bytes, header: bytes, bulk: bytes | memoryview = b"", *, kind: str, priority: Priority | None = None
+        self,
+        key: bytes,
+        header: bytes,
+        bulk: bytes | memoryview = b"",
+        *,
+        kind: str,
+        priority: Priority | None = None,
+        wanted: Callable[[], bool] | None = None,
     ) -> bool:
         self.sent.append((key, header))
         return True

@@ -84,3 +84,35 @@ def test_starting_again_leaves_nothing_of_the_local_parameters(mixing: float, le
     (mix,) = merges.take(11)
     assert isinstance(mix, Mix)
     assert mixing**mix.power == left
+
+
+def test_chunks_whose_last_contribution_came_too_late_go_first() -> None:
+    """An upload for two of four chunks: in two rounds each of them had its turn."""
+    contributor, counted = Rotating(), []
+    for due in (10, 20, 30, 40):
+        order = contributor.order(range(4))
+        assert sorted(order) == [0, 1, 2, 3]
+        counted.append(order[:2])
+        contributor.count(order[:2], due)
+    assert counted == [[0, 1], [2, 3], [0, 1], [2, 3]]
+    contributor.count([0, 1, 2, 3], 50)
+    assert contributor.order(range(4)) == [0, 1, 2, 3], "where all fit it is the chunks' own order"
+
+
+class Rotating(Contributor):
+    """A contributor for four chunks, and the links that name it."""
+
+    def __init__(self) -> None:
+        genesis = [ChunkState(torch.zeros(1), torch.zeros(1)) for _ in range(4)]
+        arithmetic = Arithmetic([1] * 4, contribution_codec=Fp32(), result_codec=Fp32(), lr=0.5, momentum=0.0)
+        keys = CheapKeys(ME)
+        self.ledger = Ledger(run=RUN, genesis=genesis, arithmetic=arithmetic, keys=keys, weight_cap=4)
+        super().__init__(ledger=self.ledger, arithmetic=arithmetic, keys=keys)
+
+    def count(self, chunks: list[int], due: int) -> None:
+        """Links of this due step name us in these chunks."""
+        for chunk in chunks:
+            made, payload = self.make(chunk, due, self.ledger.tip(chunk).anchor + 1.0, 100 * due)
+            part = Part(made.peer, made.tokens, made.payload, made.signature)
+            self.ledger.adopt(*self.ledger.close(chunk, due, made.parent, [(part, payload)]))
+            self.adopted(chunk, replaced=False)
