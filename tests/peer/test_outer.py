@@ -231,6 +231,16 @@ def test_what_the_transport_does_not_take_is_not_counted(run: Any, monkeypatch: 
     run(check)
 
 
+def test_a_contribution_whose_window_is_over_is_not_wanted(run: Any) -> None:
+    async def check(outer: Outer) -> None:
+        parent = outer.node.ledger.parent(0, outer.node.ledger.tip(0))
+        ahead, over = (Contribution(0, due, parent, 1, bytes(32), ME.key, bytes(64)) for due in (6, 0))
+        assert outer._still_open(ahead)()
+        assert not outer._still_open(over)()
+
+    run(check)
+
+
 def test_bytes_of_windows_are_bounded() -> None:
     counted = WindowBytes()
     for due in range(1, 10 * WINDOWS_COUNTED):

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from protocol import merging, pace, sending, window
+from protocol import merging, pace, retrying, sending, window
 from protocol.groups import weight_of
 from protocol.ledger import Adoption, Chain, Entry, Ledger
 from protocol.messages import Contribution, Parent
 from protocol.node import Node
 from protocol.pace import Pace
 from protocol.repair import Repair
+from protocol.retrying import Retries
 from protocol.roster import Roster
 from protocol.sending import Outbound, Sending
 from protocol.window import Gathering, Windows
@@ -222,6 +223,50 @@ def trainer_waits(patch: Patch) -> None:
     patch.setattr(swarm.SimulatedPeer, "_when_settled", wait)
 
 
+def passing_on_off(patch: Patch) -> None:
+    """Every owner closes what it gets itself."""
+    patch.setattr(Windows, "_better", lambda self, chunk, due, silent: None)
+
+
+def passed_on_not_expected(patch: Patch) -> None:
+    """Who reaches an owner only through another is not waited for."""
+    original = Windows._expected
+
+    def forgetting(self: Windows, chunk: int, due: int) -> set[bytes]:
+        self._through.clear()
+        return original(self, chunk, due)
+
+    patch.setattr(Windows, "_expected", forgetting)
+
+
+def retries_off(patch: Patch) -> None:
+    """What nobody closed is left."""
+    patch.setattr(Retries, "opened", lambda self, window, now: None)
+
+
+def retries_whatever_the_network(patch: Patch) -> None:
+    """Retries go out however slow the last window was."""
+    patch.setattr(retrying, "QUICK", inf)
+    patch.setattr(Retries, "settled", lambda self, chunk, due, now: setattr(self, "_took", 0.0))
+    original = Retries.opened
+
+    def always(self: Retries, window: Any, now: float) -> None:
+        self._took = 0.0
+        original(self, window, now)
+
+    patch.setattr(Retries, "opened", always)
+
+
+def pace_by_number_only(patch: Patch) -> None:
+    """A fast minority does not count."""
+    patch.setattr(Roster, "weigh", lambda self, chunk, link: None)
+
+
+def deadlines_of_a_slow_owner(patch: Patch) -> None:
+    """A slow owner waits as long as its own τ hides."""
+    patch.setattr(Windows, "hidden", property(lambda self: inf, lambda self, seconds: None), raising=False)
+
+
 def lost_peers_awaited(patch: Patch) -> None:
     """A closed stream changes nothing."""
     patch.setattr(Node, "lost", lambda self, peer, now: None)
@@ -250,6 +295,12 @@ MUTANTS = [
     tokens_counted_twice,
     merges_lost,
     trainer_waits,
+    passing_on_off,
+    passed_on_not_expected,
+    retries_off,
+    retries_whatever_the_network,
+    pace_by_number_only,
+    deadlines_of_a_slow_owner,
     lost_peers_awaited,
 ]
 
