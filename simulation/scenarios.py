@@ -85,12 +85,18 @@ def mixed_speeds() -> None:
 
 def one_fast_peer() -> None:
     """One fast peer beside two that are ten times slower is not far ahead of the swarm: it is the swarm's pace."""
-    plan = replace(CALM, steps=400, sync_every=40, slowness=(1.0, 9.3, 10.7))
+    plan = replace(CALM, peers=3, steps=400, sync_every=40, slowness=(1.0, 9.3, 10.7))
     _at_the_pace_of_the_fast(plan, fast=(0,), slow=(1, 2))
 
 
-def _at_the_pace_of_the_fast(plan: Plan, fast: tuple[int, ...], slow: tuple[int, ...]) -> None:
-    swarm = Swarm(plan, seed=20)
+def laptops_beside_a_fast_peer() -> None:
+    """Eight slow peers, who own most chunks, do not keep the links from the fast one until it closes alone."""
+    plan = replace(CALM, peers=9, steps=200, sync_every=40, slowness=(1.0, *[9.3] * 8))
+    _at_the_pace_of_the_fast(plan, fast=(0,), slow=tuple(range(1, 9)), seed=21)
+
+
+def _at_the_pace_of_the_fast(plan: Plan, fast: tuple[int, ...], slow: tuple[int, ...], seed: int = 20) -> None:
+    swarm = Swarm(plan, seed)
     swarm.clock.run(when(plan, plan.steps))
     require(all(swarm.peers[index].step >= plan.steps - 4 for index in fast), "nobody holds the fast ones")
     ahead = plan.sync_every // plan.fragments + 1
@@ -334,6 +340,7 @@ SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     slow_peer,
     mixed_speeds,
     one_fast_peer,
+    laptops_beside_a_fast_peer,
     killed_owner,
     silent_owner,
     idle_owner,

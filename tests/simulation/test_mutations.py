@@ -156,7 +156,7 @@ def no_tie_break(patch: Patch) -> None:
 
 def siblings_refused(patch: Patch) -> None:
     """A peer never steps back."""
-    patch.setattr(Ledger, "_switch", lambda self, chain, branch: Adoption.OLD)
+    patch.setattr(Ledger, "_switch", lambda self, chain, branch, start: Adoption.OLD)
 
 
 def repair_off(patch: Patch) -> None:
