@@ -25,6 +25,8 @@ DEADLINE_MARGIN: Final = 1.5
 FROZEN_AFTER: Final = 2.0
 FORGET_AFTER: Final = 4
 """In deadlines: then an owner gives a window up."""
+MISSED_KEPT: Final = 4
+"""Rounds for which a window whose reason is written is remembered, where a chunk is never closed."""
 SUPERSEDED: Final = "a later link came first"
 FROZEN: Final = "we were frozen over the deadline"
 TOO_FEW: Final = "too few came to close it"
@@ -115,6 +117,9 @@ class Windows:
         if (chunk, due) not in self._missed:
             self._missed.add((chunk, due))
             self._emit(Missed(chunk, due, reason))
+            if len(self._missed) > MISSED_KEPT * len(self._rules.fragment_of):
+                old = due - MISSED_KEPT * self._rules.sync_every
+                self._missed = {one for one in self._missed if one[1] > old}
 
     # What comes
 

@@ -18,7 +18,7 @@ from protocol.messages import LEAVING, TOKENS_A_STEP, Contribution, LinkMessage,
 from protocol.presence import Presence
 from protocol.roster import Roster
 from protocol.sending import MISSING_AFTER, SILENT_AFTER
-from protocol.window import FORGET_AFTER, FROZEN, LIGHTER, SUPERSEDED, TOO_FEW, Rules, Windows
+from protocol.window import FORGET_AFTER, FROZEN, LIGHTER, MISSED_KEPT, SUPERSEDED, TOO_FEW, Rules, Windows
 from simulation.swarm import CheapKeys
 
 RUN = b"r" * 32
@@ -218,6 +218,14 @@ def test_a_window_ends_with_one_reason_the_first() -> None:
     for later in range(2, MISSING_AFTER + 1):
         bench.windows.handle_timer(10.0 + later * bench.windows.patience)
     assert [one for one in bench.take() if isinstance(one, Missed)] == [Missed(0, 20, TOO_FEW)]
+
+
+def test_the_reasons_of_a_chunk_that_is_never_closed_do_not_pile_up() -> None:
+    bench = Bench()
+    for due in range(10, 10_000, 10):
+        bench.windows.miss(0, due, TOO_FEW)
+    assert len(bench.take()) == 999
+    assert len(bench.windows._missed) <= MISSED_KEPT + 1
 
 
 def test_a_gathering_that_a_later_link_overtakes_says_so() -> None:
