@@ -37,6 +37,8 @@ class Neighbour:
     """On the caller's monotonic clock."""
     status: Status | None = None
     lost: bool = False
+    named: bool = False
+    """Whether a link that we adopted names it: it took part, and its word alone does not say so."""
     raw: bytes = b""
     """The signed record, to pass on."""
     lateness: deque[float] = field(default_factory=lambda: deque(maxlen=LATENESS_MEMORY))
@@ -91,7 +93,7 @@ class Roster:
             if key != self.key:
                 peer = self.neighbours.pop(key)
                 self.version += 1
-                if peer.status and peer.phase == TRAINING and peer.record.role == "train":
+                if peer.named and peer.phase == TRAINING and peer.record.role == "train":
                     self.vanished[key] = now
         self.vanished = {key: when for key, when in self.vanished.items() if now < when + VANISHED_FOR}
 
@@ -129,7 +131,7 @@ class Roster:
         others = [(self.is_lost(key), peer) for key, peer in self.neighbours.items() if key != self.key]
         here = [peer for lost, peer in others if not lost and peer.record.role != "serve"]
         frozen = [peer for lost, peer in others if lost and peer.phase != LEAVING and peer.record.role == "train"]
-        return here + [peer for peer in frozen if peer.status]
+        return here + [peer for peer in frozen if peer.named]
 
     def is_cut_off(self, heads: bytes) -> bool:
         """Whether as many trainers went without a word as are here or ended with these heads: then who knows."""
@@ -156,6 +158,8 @@ class Roster:
         self._rates.subtract(self._shares.get(chunk, {}))
         self._rates.update(shares)
         self._shares[chunk] = shares
+        for key in shares.keys() & self.neighbours.keys():
+            self.neighbours[key].named = True
 
     def pace(self) -> int:
         """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached:

@@ -364,6 +364,18 @@ def test_a_lost_trainer_is_waited_for_until_its_record_expires() -> None:
     assert node.all_finished() and node.agreed(), "one of four went without a word"
 
 
+def test_who_only_said_that_it_trains_is_not_waited_for() -> None:
+    swarm = swarm_at(22)
+    node, now = swarm.peers[0].node, swarm.clock.now
+    for key in swarm.keys[1:]:
+        node.roster.say(key, Status(84, FINISHED, node.ledger.digest()))
+    node.roster.learn(fresh_record(STRANGER), now=now, wall=1.0)
+    node.roster.say(STRANGER, Status(84, TRAINING, bytes(32)))
+    assert not node.all_finished(), "it is here"
+    node.roster.lose(STRANGER)
+    assert node.all_finished(), "no link names it: it took no part"
+
+
 def test_who_ends_alone_does_not_call_it_agreed() -> None:
     swarm = swarm_at(22)
     node, now = swarm.peers[0].node, swarm.clock.now
