@@ -69,6 +69,11 @@ class Arithmetic:
         """SHA-256 of a state."""
         return state_digest(state)
 
+    def distance(self, chunk: int, state: ChunkState, local: Tensor) -> float:
+        """‖Δ‖₂, how far the local parameters are from the anchor. For thresholds: not the same bytes everywhere."""
+        assert local.numel() == self._numel[chunk], chunk
+        return float(torch.dist(state.anchor, local.reshape(-1).to(state.anchor.dtype)))
+
     def dump(self, state: ChunkState) -> bytes:
         """A state as bytes: the anchor, then the momentum, little-endian fp32 (8 bytes a parameter)."""
         return b"".join((little_endian(state.anchor), little_endian(state.momentum)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.frames import frame_bytes
@@ -19,6 +20,8 @@ class Outgoing:
     header: bytes
     bulk: bytes | memoryview
     kind: str
+    wanted: Callable[[], bool] | None = None
+    """Asked when its turn comes: whether it should still be sent. None: always."""
 
     @property
     def size(self) -> int:
@@ -50,14 +53,16 @@ class Backlog:
         return True
 
     async def get(self) -> Outgoing:
-        """The next frame, as soon as there is one."""
-        while not self.num_bytes:
-            self._filled.clear()
-            await self._filled.wait()
-        queue = next(queue for _, queue in sorted(self._waiting.items()) if queue)
-        frame = queue.popleft()
-        self.num_bytes -= frame.size
-        return frame
+        """The next frame that is still wanted, as soon as there is one."""
+        while True:
+            while not self.num_bytes:
+                self._filled.clear()
+                await self._filled.wait()
+            queue = next(queue for _, queue in sorted(self._waiting.items()) if queue)
+            frame = queue.popleft()
+            self.num_bytes -= frame.size
+            if frame.wanted is None or frame.wanted():
+                return frame
 
     def clear(self) -> None:
         """Drop everything."""

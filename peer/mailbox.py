@@ -36,6 +36,7 @@ class Mailbox:
         self._changed = threading.Condition()
         self._anchors: dict[int, Anchor] = {}
         self._noticed: set[Window] = set()
+        self._retries: list[Window] = []
         self.failure: str = ""
         """Why the network is gone, if it is."""
 
@@ -51,6 +52,17 @@ class Mailbox:
         """Others have reached this window."""
         with self._changed:
             self._noticed.add(window)
+
+    def retry(self, window: Window) -> None:
+        """Nobody has closed some of this window."""
+        with self._changed:
+            self._retries.append(window)
+
+    def take_retries(self) -> list[Window]:
+        """The windows to be tried again, since the last call."""
+        with self._changed:
+            retries, self._retries = self._retries, []
+        return retries
 
     def fail(self, why: str) -> None:
         """The network is gone: training goes on alone, and waits for nothing."""

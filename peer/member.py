@@ -211,6 +211,8 @@ class Peer:
         self.network.post(self.outer.set_step, self.step, self.times.step)
         for window in windows:
             self._open(window)
+        for window in self._mailbox.take_retries():
+            self._retry(window)
         if not self.schedule.overlap:
             self._await(windows)
             self._mix()
@@ -235,13 +237,23 @@ class Peer:
         if self.outer.pending[window.fragment] > 0 and not self.settings.lockstep:
             self.record.write("missed_whole", fragment=window.fragment, due=window.due, reason="outer thread behind")
             return
-        snapshot = self._parameters.read(window.fragment)
-        chunks = [chunk for chunk in self.chunks if chunk.fragment == window.fragment]
-        self._merges.opened(window, self.own_step)
         self.record.opened(window, self.own_step)
+        self.network.post(self.outer.open, window, self._snapshot(window), self.tokens)
+
+    def _retry(self, window: Window) -> None:
+        """Hand over a newer snapshot for chunks that nobody closed, unless the fragment's next window is here."""
+        next_due = self.schedule.next_due(window.fragment, window.due)
+        if self.outer.pending[window.fragment] > 0 or (next_due is not None and next_due <= self.step):
+            return
+        self.record.write("retried", fragment=window.fragment, due=window.due, own_step=self.own_step)
+        self.network.post(self.outer.retry, window, self._snapshot(window), self.tokens)
+
+    def _snapshot(self, window: Window) -> list[Tensor]:
+        """The parameters of each chunk of a window, copied; from now on it counts as on its way."""
+        snapshot = self._parameters.read(window.fragment)
+        self._merges.opened(window, self.own_step)
         self.outer.pending[window.fragment] += 1
-        local = [snapshot[chunk.start : chunk.stop] for chunk in chunks]
-        self.network.post(self.outer.open, window, local, self.tokens)
+        return [snapshot[chunk.start : chunk.stop] for chunk in self.chunks if chunk.fragment == window.fragment]
 
     def _await(self, windows: Sequence[Window]) -> None:
         """Wait until these windows have settled, at most `merge_wait` for all. In lock-step more is an error."""
@@ -293,8 +305,11 @@ class Peer:
     def linger(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Finished: serve the others until they have finished with our heads, at most the setting `linger`.
 
-        Returns whether they have; not if `stop()` came first.
+        A peer that is lost may only be frozen, and is waited for while its presence record lasts. Returns whether all
+        have; not if `stop()` came first, or if we may be the ones who were cut off.
         """
+        if self.alone:
+            return False
         self.network.post(self.outer.set_phase, FINISHED)
         seconds = self.settings.linger
         try:

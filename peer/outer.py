@@ -24,13 +24,13 @@ from peer.mailbox import Anchor, Mailbox
 from peer.record import Record
 from peer.transport import Priority, Transport
 from protocol import presence
+from protocol.commands import Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.errors import ProtocolError
 from protocol.ledger import Entry
 from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, StateMessage, encode, link_head
-from protocol.node import Node, Notice, Settled
+from protocol.node import Node
 from protocol.presence import Presence
 from protocol.schedule import Window
-from protocol.window import Contributed, Missed, Send
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +151,11 @@ class Outer:
         self.pending[window.fragment] -= 1
         self._do("open a window", lambda now: self.node.open(window, local, tokens, now))
 
+    def retry(self, window: Window, local: Sequence[Tensor], tokens: int) -> None:
+        """Contribute a newer snapshot for what nobody has closed."""
+        self.pending[window.fragment] -= 1
+        self._do("retry a window", lambda now: self.node.retry(window, local, tokens, now))
+
     def set_phase(self, phase: int) -> None:
         """Training, finished or leaving."""
         self._do("change our phase", lambda now: self.node.set_phase(phase, now))
@@ -160,16 +165,14 @@ class Outer:
         return [self.node.ledger.tip(chunk) for chunk in range(len(self.node.ledger.chains))]
 
     async def settle(self, linger: float) -> bool:
-        """Serve until every live peer has finished with our heads, at most `linger` seconds.
+        """Serve until every peer that may still come has finished with our heads, at most `linger` seconds.
 
-        Returns whether they have.
+        Returns whether they have; not if we may be cut off from them.
         """
         end = clock.monotonic() + linger
-        while clock.monotonic() < end:
-            if self.node.all_finished():
-                return True
+        while clock.monotonic() < end and not self.node.all_finished():
             await asyncio.sleep(0.1)
-        return False
+        return self.node.agreed()
 
     async def present(self) -> int:
         """How many trainers are here, ourselves included: those with an open stream."""
@@ -213,7 +216,7 @@ class Outer:
         self._send(Send(key, Hello(VERSION, neighbours[self.node.roster.key].raw)))
         others = [n.raw for peer, n in neighbours.items() if peer not in (key, self.node.roster.key)]
         self._send(Send(key, Records(tuple(others[:RECORDS_AT_ONCE]))))
-        self.node.greet(key)
+        self.node.greet(key, clock.monotonic())
 
     def on_lost(self, key: bytes, why: str) -> None:
         """A stream broke: the node must not count on that peer."""
@@ -280,6 +283,8 @@ class Outer:
                 self._settled(command)
             case Notice():
                 self._mailbox.notice(command.window)
+            case Retry():
+                self._mailbox.retry(command.window)
             case Contributed():
                 self._record.write(
                     "contributed",
@@ -295,7 +300,10 @@ class Outer:
         priority = Priority.REPAIR if command.repair else None
         kind = "repair" if command.repair else "window"
         message = command.message
-        queued = self.transport.send(command.to, encode(message), command.bulk, kind=kind, priority=priority)
+        wanted = self._still_open(message) if isinstance(message, Contribution) else None
+        queued = self.transport.send(
+            command.to, encode(message), command.bulk, kind=kind, priority=priority, wanted=wanted
+        )
         if queued and isinstance(message, Contribution | LinkMessage) and not command.repair:
             due = message.due if isinstance(message, Contribution) else message.link.due
             self.window_bytes.add(due, len(command.bulk))
@@ -307,6 +315,11 @@ class Outer:
         link = message.link
         head = link_head(self.node.ledger.run, link).hex()
         self._record.write("gave", chunk=link.chunk, due=link.due, head=head, to=peer_id(to))
+
+    def _still_open(self, message: Contribution) -> Callable[[], bool]:
+        """A contribution whose window is over would only keep those behind it in the queue from coming in time."""
+        chain = self.node.ledger.chains[message.chunk]
+        return lambda: chain.due < message.due
 
     def _settled(self, command: Settled) -> None:
         for entry in self._fresh(command.chunk):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bootstrap.daemon import Daemon, DaemonError
 from peer import clock
@@ -72,13 +72,20 @@ class P2pdTransport(Transport):
             task.add_done_callback(self._closing.discard)
 
     def send(
-        self, key: bytes, header: bytes, bulk: bytes | memoryview = b"", *, kind: str, priority: Priority | None = None
+        self,
+        key: bytes,
+        header: bytes,
+        bulk: bytes | memoryview = b"",
+        *,
+        kind: str,
+        priority: Priority | None = None,
+        wanted: Callable[[], bool] | None = None,
     ) -> bool:
         """See Transport."""
         limits = self._shared.options.limits
         assert 0 < len(header) <= limits.header and len(bulk) <= limits.bulk, "a frame that every reader refuses"
         link = self._links.get(key)
-        return link is not None and link.send(Outgoing(header, bulk, kind), priority)
+        return link is not None and link.send(Outgoing(header, bulk, kind, wanted), priority)
 
     def queued(self, key: bytes) -> int:
         """See Transport."""

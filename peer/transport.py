@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
@@ -88,13 +88,21 @@ class Transport(ABC):
 
     @abstractmethod
     def send(
-        self, key: bytes, header: bytes, bulk: bytes | memoryview = b"", *, kind: str, priority: Priority | None = None
+        self,
+        key: bytes,
+        header: bytes,
+        bulk: bytes | memoryview = b"",
+        *,
+        kind: str,
+        priority: Priority | None = None,
+        wanted: Callable[[], bool] | None = None,
     ) -> bool:
         """Queue a frame for `key`. Never waits.
 
         True if it was queued, which is no promise: see `on_lost`. False if `key` is not being connected to, is lost at
         the moment, or has too many bytes waiting. `kind` is the name under which the bytes are counted; `priority` is
-        SMALL or BULK by the frame's size if not given. `bulk` must not change until it is sent.
+        SMALL or BULK by the frame's size if not given. `bulk` must not change until it is sent. `wanted` is asked when
+        the frame's turn comes: if it says no, the frame is dropped.
         """
 
     @abstractmethod

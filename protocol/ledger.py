@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from protocol.errors import ProtocolError
 from protocol.messages import (
+    MAX_HAVE,
     Link,
     LinkMessage,
     Parent,
@@ -25,9 +26,12 @@ from protocol.messages import (
     close_text,
     genesis_head,
     link_head,
+    most_tokens,
+    part_text,
     sha256,
 )
 from protocol.signature import Keys
+from protocol.states import Arithmetic, OlderStates
 
 S = TypeVar("S")
 
@@ -35,23 +39,6 @@ MAX_ASIDE = 16
 """Links of a losing branch that a chunk holds; a longer one is fetched as a whole state when it wins."""
 MAX_EARLY = 4
 """Links that a chunk holds because they came before their parent."""
-
-
-class Arithmetic(Protocol[S]):
-    """What the ledger needs to know about tensors. Every method is pure; ValueError means bad bytes.
-
-    `contribution` and `mean` are for the window; they stand here so that there is one interface to implement.
-    """
-
-    def contribution(self, chunk: int, state: S, local: Any) -> bytes: ...
-    def mean(self, chunk: int, contributions: Sequence[tuple[int, bytes]]) -> bytes: ...
-    def apply(self, chunk: int, state: S, payload: bytes) -> S: ...
-    def check_contribution(self, chunk: int, payload: bytes) -> None: ...
-    def check_result(self, chunk: int, payload: bytes) -> None: ...
-    def digest(self, state: S) -> bytes: ...
-    def dump(self, state: S) -> bytes: ...
-    def load(self, chunk: int, data: bytes) -> S: ...
-    def result_bytes(self, chunk: int) -> int: ...
 
 
 class Adoption(Enum):
@@ -87,7 +74,9 @@ class Chain(Generic[S]):
     newest: Entry | None = None
     kept: deque[Entry] = field(default_factory=deque)
     aside: list[Entry] = field(default_factory=list)
-    """A branch from `base` that is not greater than the tip yet: it may become so by its next link."""
+    """A branch that is not greater than the tip yet: it may become so by its next link."""
+    aside_from: bytes = b""
+    """The head that `aside` starts from: `base_head`, or that of an older state."""
     early: dict[bytes, Entry] = field(default_factory=dict)
     """By parent: links that overtook it on their way, or that wait for our state to be repaired."""
 
@@ -136,6 +125,8 @@ class Ledger(Generic[S]):
         self._keep_bytes = keep_bytes
         self._kept_bytes = 0
         self._digest: bytes | None = None
+        self.older: OlderStates[S] | None = None
+        """Set by whoever keeps snapshots."""
         digests = [arithmetic.digest(state) for state in genesis]
         heads = [genesis_head(run, chunk, digest) for chunk, digest in enumerate(digests)]
         self.chains = [Chain(base=state, base_head=head) for state, head in zip(genesis, heads, strict=True)]
@@ -207,16 +198,21 @@ class Ledger(Generic[S]):
             return self._extend(chain, entry)
         if chain.newest is not None and link.parent == chain.base_head:
             _check_sibling(link, chain.newest.message.link)
-            branch = [entry]
+            branch, start = [entry], chain.base_head
         elif chain.aside and link.parent == chain.aside[-1].head:
             _check_follows(link, chain.aside[-1].message.link)
-            branch = [*chain.aside, entry]
+            branch, start = [*chain.aside, entry], chain.aside_from
+        elif self.older and link.parent in self.older.heads(link.chunk):
+            for parent in chain.kept:
+                if parent.head == link.parent:
+                    _check_follows(link, parent.message.link)
+            branch, start = [entry], link.parent
         else:
             return Adoption.OLD if entry.order <= chain.order else Adoption.MISSING
         if entry.order <= chain.order:
-            chain.aside = branch if len(branch) <= MAX_ASIDE else []
+            chain.aside, chain.aside_from = branch if len(branch) <= MAX_ASIDE else [], start
             return Adoption.OLD
-        return self._switch(chain, branch)
+        return self._switch(chain, branch, start)
 
     def _follow(self, chain: Chain[S]) -> Adoption:
         """The tip or the branch aside grew: links that overtook it follow now. A bad one among them is dropped."""
@@ -232,18 +228,27 @@ class Ledger(Generic[S]):
                 result = adoption
         return result
 
-    def _switch(self, chain: Chain[S], branch: list[Entry]) -> Adoption:
-        """Step back to the base and take a greater branch that starts there: all of it or nothing."""
-        states = [chain.base]
+    def _switch(self, chain: Chain[S], branch: list[Entry], start: bytes) -> Adoption:
+        """Step back to the state at `start` and take a greater branch from there: all of it or nothing."""
+        state = chain.base if start == chain.base_head else self._older(branch[0].message.link.chunk, start)
+        if state is None:
+            return Adoption.MISSING
+        states = [state]
         for entry in branch:
             if self._arithmetic.digest(states[-1]) != entry.message.link.state:
                 return Adoption.WRONG_STATE
             states.append(self._after(states[-1], entry))
+        if start != chain.base_head:
+            self._forget(chain)  # what is kept is one chain without gaps
+            chain.base_head = start
         for entry in branch[:-1]:
             self._keep(chain, entry)
             chain.base_head = entry.head
         chain.base, chain.newest, chain.aside = states[-2], branch[-1], []
         return Adoption.REPLACED
+
+    def _older(self, chunk: int, head: bytes) -> S | None:
+        return self.older.load(chunk, head) if self.older else None
 
     def _extend(self, chain: Chain[S], entry: Entry) -> Adoption:
         link = entry.message.link
@@ -292,6 +297,15 @@ class Ledger(Generic[S]):
         self._follow(chain)
         return True
 
+    def have(self, chunk: int) -> tuple[bytes, ...]:
+        """The heads to name when we ask for a chunk's links; none if only a whole state can help."""
+        chain = self.chains[chunk]
+        if len(chain.aside) >= MAX_ASIDE:
+            return ()  # the branch that wins is deeper than what we hold of it
+        older = self.older.heads(chunk) if self.older else ()
+        aside = [entry.head for entry in chain.aside[-1:]]
+        return (chain.head, chain.base_head, *aside, *older)[:MAX_HAVE]
+
     def after(self, chunk: int, have: Sequence[bytes], limit: int) -> list[Entry]:
         """At most `limit` of our links after the newest of `have` that we know, in order; empty if we know none."""
         if self.chains[chunk].head in have:
@@ -321,16 +335,27 @@ class Ledger(Generic[S]):
             raise ProtocolError("contributors not in order, or twice")
         if link.weight != sum(weights([part.tokens for part in link.parts], self._cap)):
             raise ProtocolError("wrong weight of a link")
+        if max(part.tokens for part in link.parts) > most_tokens(link.span):
+            raise ProtocolError("a link with more tokens than can be")
         if link.cumulative < link.weight or sha256(payload) != link.result:
             raise ProtocolError("link and payload do not match")
         head = link_head(self.run, link)
         if not self._keys.verify(message.owner, close_text(head), message.signature):
             raise ProtocolError("bad signature of a link")
+        # We checked what our own links are made of when it came, and a head that we hold covers its parts.
+        if message.owner != self._keys.key and head != self.chains[link.chunk].head:
+            self._check_parts(link)
         try:
             self._arithmetic.check_result(link.chunk, payload)
         except ValueError as error:
             raise ProtocolError("bad payload of a link") from error
         return Entry(message=message, head=head, payload=payload)
+
+    def _check_parts(self, link: Link) -> None:
+        """Every part was signed by its contributor: an owner cannot invent contributors or what they claim."""
+        for part in link.parts:
+            if not self._keys.verify(part.peer, part_text(self.run, link, part), part.signature):
+                raise ProtocolError("bad signature of a contribution in a link")
 
     def _keep(self, chain: Chain[S], entry: Entry) -> None:
         """Keep a link for others; the oldest of the longest chain go when the bytes run out."""

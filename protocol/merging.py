@@ -65,7 +65,9 @@ class Merges:
             self._pending[chunk] = _Pending(due, links, mix)
 
     def waiting(self, window: Window) -> list[int]:
-        """The chunks of a window that have not settled yet."""
+        """The chunks of a window that have not settled yet; none of a window that was never opened."""
+        if window not in self._opened:
+            return []
         chunks = [chunk for chunk, fragment in enumerate(self._fragment_of) if fragment == window.fragment]
         return [c for c in chunks if c not in self._pending or self._pending[c].due < window.due]
 

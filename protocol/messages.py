@@ -27,6 +27,16 @@ Record = Annotated[bytes, msgspec.Meta(max_length=1024)]
 
 MAX_PARTS: Final = 256
 """Contributors that one link may name."""
+MAX_HAVE: Final = 8
+"""Heads that a request may name as known."""
+TOKENS_A_STEP: Final = 1 << 22
+"""Tokens that one contribution may claim for each swarm step since its parent's due step: what it holds beyond that
+does not count. A claim cannot be checked, and the first links, or a lone contributor's, have no others to compare."""
+
+
+def most_tokens(span: int) -> int:
+    """The most that a contribution may claim, `span` swarm steps after its parent."""
+    return TOKENS_A_STEP * span
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -124,7 +134,7 @@ class Pull(Message, frozen=True, tag=8):
     """Send me the links of `chunk` after one of the heads in `have`, or the whole state."""
 
     chunk: Index
-    have: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=2)]
+    have: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MAX_HAVE)]
 
 
 class StateMessage(Message, frozen=True, tag=9):
@@ -199,9 +209,20 @@ def link_head(run: bytes, link: Link) -> bytes:
 
 
 def contribution_text(run: bytes, contribution: Contribution) -> bytes:
-    """What a contributor signs: the contribution with an all-zero signature."""
-    unsigned = msgspec.structs.replace(contribution, signature=bytes(64))
+    """What a contributor signs: everything that a link repeats of it, so that whoever gets the link can check it.
+
+    Of the parent that is head and state digest: depth, due step and weights follow from the head, which covers them.
+    """
+    parent = Parent(contribution.parent.head, contribution.parent.state, 0, 0, 0, 0, 0)
+    unsigned = msgspec.structs.replace(contribution, parent=parent, signature=bytes(64))
     return b"potluck contribution 1" + run + encode(unsigned)
+
+
+def part_text(run: bytes, link: Link, part: Part) -> bytes:
+    """What the contributor of one part of a link has signed: the same text."""
+    parent = Parent(link.parent, link.state, 0, 0, 0, 0, 0)
+    contribution = Contribution(link.chunk, link.due, parent, part.tokens, part.payload, part.peer, bytes(64))
+    return contribution_text(run, contribution)
 
 
 def close_text(head: bytes) -> bytes:

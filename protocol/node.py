@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
-import msgspec
-
+from protocol.commands import START_AGAIN, Close, Contributed, Missed, Notice, Retry, Send, Settled
+from protocol.contributing import Contributor, Refused
 from protocol.errors import ProtocolError
-from protocol.ledger import Adoption, Arithmetic, Ledger
+from protocol.ledger import Adoption, Ledger
 from protocol.messages import (
     FINISHED,
     TRAINING,
@@ -36,43 +35,24 @@ from protocol.messages import (
     decode,
     sha256,
 )
-from protocol.pace import furthest
+from protocol.pace import Pace
 from protocol.presence import decode_verified
 from protocol.repair import Repair
+from protocol.retrying import Retries
 from protocol.roster import Roster
 from protocol.schedule import Schedule, Window
+from protocol.sending import PATIENCE_FLOOR
 from protocol.signature import Keys
-from protocol.window import PATIENCE_FLOOR, Close, Contributed, Missed, Rules, Send, Windows
+from protocol.states import Arithmetic
+from protocol.window import Rules, Windows
 
 BEAT: Final = 1.0
 """Seconds between two Status messages."""
 CLOSED: Final = "closed before we came"
 """Why a contribution was not sent: the window has its link already."""
-REMEMBERED: Final = 8
-"""Contributions per chunk whose token counts are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Command: the chunk's anchor moved; hand the newest one to the trainer.
-
-    `mix` is False for a link that only replaced its sibling: the anchor moves, the parameters do not.
-    """
-
-    chunk: int
-    due: int
-    links: int
-    mix: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Command: the trainer should open this window at its next step boundary."""
-
-    window: Window
-
-
-Command = Send | Contributed | Settled | Notice | Missed
+Command = Send | Contributed | Settled | Notice | Retry | Missed
 """What `take` returns. (`Close` never leaves the node.)"""
 
 
@@ -103,12 +83,10 @@ class Node:
         emit = self._commands.append
         self.windows = Windows(rules=rules, ledger=ledger, roster=roster, emit=emit)
         self.repair = Repair(ledger=ledger, roster=roster, windows=self.windows, random=random, emit=emit)
+        self.pace = Pace(roster=roster, schedule=schedule, emit=emit)
+        self.retries = Retries(ledger=ledger, windows=self.windows, rules=rules, schedule=schedule, emit=emit)
+        self.contributor = Contributor(ledger=ledger, arithmetic=arithmetic, keys=keys)
         self._beat = 0.0
-        self._sent: dict[int, list[tuple[bytes, int]]] = {}
-        self._marks: dict[int, int] = {}
-        self._opened: dict[int, int] = {}
-        self._noticed: set[Window] = set()
-        self._told: dict[int, int] = {}
 
     # What the trainer does
 
@@ -117,8 +95,12 @@ class Node:
         self.step = step
         if step_seconds is not None and self.windows.patience < inf:
             self.windows.patience = max(PATIENCE_FLOOR, self._schedule.overlap * step_seconds)
+            usual = self.pace.seconds_a_step()
+            # An owner that is slow must not keep a link from those who could still merge it in time.
+            slow = usual is not None and 2 * usual < step_seconds
+            self.windows.hidden = max(PATIENCE_FLOOR, self._schedule.overlap * usual) if usual and slow else inf
         self._say_ourselves()
-        self._emit_notices()
+        self.pace.release()
 
     def set_phase(self, phase: int, now: float) -> None:
         """Training, finished or leaving; everyone hears it."""
@@ -131,18 +113,30 @@ class Node:
         `tokens` are all those trained on by the snapshot, since the start of this peer."""
         chunks = self.chunks_of(window.fragment)
         assert len(local) == len(chunks)
-        self._opened[window.fragment] = max(window.due, self._opened.get(window.fragment, 0))
+        self.pace.open(window)
         self._tell_status()
         ranking = self.roster.ranked(chunks, window.due)
         too_late: set[bytes] = set()
-        for chunk, values in zip(chunks, local, strict=True):
-            reason = self._contribute(chunk, window.due, values, tokens, ranking[chunk], now)
+        values = dict(zip(chunks, local, strict=True))
+        for chunk in self.contributor.order(chunks):
+            reason = self._contribute(chunk, window.due, values[chunk], tokens, ranking[chunk], now)
             if reason:
-                self._commands.append(Missed(chunk, window.due, reason))
+                self.windows.miss(chunk, window.due, reason)
             if reason == CLOSED:
                 too_late.update(ranking[chunk][:1])
         # Their owners must hear that we came, or they would close without us for ever.
         self._commands += [Send(owner, Open(window.fragment, window.due)) for owner in sorted(too_late)]
+        self.retries.opened(window, now)
+        self._run(now)
+
+    def retry(self, window: Window, local: Sequence[object], tokens: int, now: float) -> None:
+        """Contribute once more, as `open` does, for those chunks of an older window that nobody has closed."""
+        chunks = self.chunks_of(window.fragment)
+        assert len(local) == len(chunks)
+        ranking, missing = self.roster.ranked(chunks, window.due), self.retries.missing(window)
+        for chunk, values in zip(chunks, local, strict=True):
+            if chunk in missing:
+                self._contribute(chunk, window.due, values, tokens, ranking[chunk], now)
         self._run(now)
 
     def _contribute(
@@ -151,30 +145,15 @@ class Node:
         """Send one chunk's contribution; returns why not, or nothing."""
         if self.ledger.chains[chunk].due >= due:
             return CLOSED
-        if self._is_far(due):
+        if self.pace.is_far(due):
             return "we are far ahead of the swarm"
-        fresh = tokens - self._marks.get(chunk, 0)
-        if fresh <= 0:
-            return "nothing trained"
-        tip = self.ledger.tip(chunk)
         try:
-            payload = self._arithmetic.contribution(chunk, tip, local)
-        except ValueError:
-            return "our parameters are not finite"
-        unsigned = Contribution(
-            chunk=chunk,
-            due=due,
-            parent=self.ledger.parent(chunk, tip),
-            tokens=fresh,
-            payload=sha256(payload),
-            peer=self._keys.key,
-            signature=bytes(64),
-        )
-        signature = self._keys.sign(contribution_text(self.ledger.run, unsigned))
-        signed = msgspec.structs.replace(unsigned, signature=signature)
-        self._sent.setdefault(chunk, []).append((signed.payload, tokens))
-        del self._sent[chunk][:-REMEMBERED]
-        self.windows.contribute(signed, payload, owners, now)
+            contribution, payload = self.contributor.make(chunk, due, local, tokens)
+        except Refused as refused:
+            if refused.start_again:
+                self._commands.append(Settled(chunk=chunk, due=0, links=START_AGAIN, mix=True))
+            return str(refused)
+        self.windows.sending.contribute(contribution, payload, owners, now)
         return ""
 
     def chunks_of(self, fragment: int) -> list[int]:
@@ -196,9 +175,9 @@ class Node:
             raise ProtocolError("bulk bytes where none belong")
         match message:
             case Contribution():
-                self._take_contribution(message, bulk, now)
+                self._take_contribution(peer, message, bulk, now)
             case LinkMessage():
-                window = self._near(self._window_of(message.link.chunk, message.link.due))
+                window = self._window_of(message.link.chunk, message.link.due)
                 self._check_owner(peer, message)
                 self._adopt(peer, message, bulk, now)
                 self._notice(window)
@@ -206,14 +185,15 @@ class Node:
                 self._check_owner(peer, message)
                 self._take_state(message, bulk, now)
             case Open():
-                window = self._near(Window(message.fragment, message.due))
+                window = self.pace.near(Window(message.fragment, message.due))
                 for chunk in self.chunks_of(window.fragment):
                     self.windows.came_late(peer, chunk, window.due, now)
                 self._notice(window)
             case Status():
                 self.roster.say(peer, message)
                 self.repair.heard_status(peer, now)
-                self._emit_notices()
+                self.pace.watch(now)
+                self.pace.release()
             case AskHeads():
                 self._check_known(peer)
                 self.repair.serve_heads(peer)
@@ -234,8 +214,8 @@ class Node:
         if peer not in self.roster.neighbours:
             raise ProtocolError("request of an unknown peer")
 
-    def _take_contribution(self, message: Contribution, bulk: bytes, now: float) -> None:
-        window = self._near(self._window_of(message.chunk, message.due))
+    def _take_contribution(self, source: bytes, message: Contribution, bulk: bytes, now: float) -> None:
+        window = self._window_of(message.chunk, message.due)
         if message.peer not in self.roster.neighbours:
             raise ProtocolError("contribution of an unknown peer")
         if sha256(bulk) != message.payload:
@@ -246,7 +226,7 @@ class Node:
             self._arithmetic.check_contribution(message.chunk, bulk)
         except ValueError as error:
             raise ProtocolError("bad payload of a contribution") from error
-        self.windows.receive(message, bulk, now)
+        self.windows.receive(message, bulk, now, None if source == message.peer else source)
         self._notice(window)
 
     def _check_owner(self, source: bytes, message: LinkMessage | StateMessage) -> None:
@@ -262,7 +242,7 @@ class Node:
         chain = self.ledger.chains[chunk] if chunk < len(self.ledger.chains) else None
         depth = chain.newest.message.link.depth if chain and chain.newest else 0
         adoption = self.ledger.adopt(message, payload)
-        have = (chain.head, chain.base_head) if chain and adoption is Adoption.MISSING else ()
+        have = self.ledger.have(chunk) if adoption is Adoption.MISSING else ()
         if adoption in (Adoption.MISSING, Adoption.WRONG_STATE):
             donor = source if source != self._keys.key else self._another(message)
             if donor:
@@ -276,21 +256,20 @@ class Node:
         return next((peer for peer in peers if not self.roster.is_lost(peer)), None)
 
     def _take_state(self, message: StateMessage, bulk: bytes, now: float) -> None:
-        self._near(self._window_of(message.link.chunk, message.link.due))
+        self._window_of(message.link.chunk, message.link.due)
         depth = self.ledger.known_parent(message.link.chunk)[0]
         if self.ledger.adopt_state(message, bulk):
             links = max(0, self.ledger.known_parent(message.link.chunk)[0] - depth)
             self._after_adoption(message.link.chunk, links, links > 0, now)
 
     def _after_adoption(self, chunk: int, links: int, mix: bool, now: float) -> None:
-        for entry in self.ledger.recent(chunk, REMEMBERED):
-            for part in entry.message.link.parts:
-                if part.peer == self._keys.key:
-                    totals = [total for payload, total in self._sent.get(chunk, ()) if payload == part.payload]
-                    self._marks[chunk] = max([self._marks.get(chunk, 0), *totals])
+        self.contributor.adopted(chunk, replaced=not mix)
+        for entry in self.ledger.recent(chunk, 1):
+            self.roster.weigh(chunk, entry.message.link)
         self.windows.adopted(chunk)
         self.repair.adopted(chunk, now)
         due = self.ledger.chains[chunk].due
+        self.retries.settled(chunk, due, now)
         self._commands.append(Settled(chunk=chunk, due=due, links=links, mix=mix))
 
     def _learn(self, records: Sequence[bytes], speaker: bytes | None, now: float, wall: float) -> None:
@@ -300,11 +279,12 @@ class Node:
         for data in records:
             try:
                 record = decode_verified(data, now=wall)
-            except ProtocolError as error:  # one that has just expired must not take the others with it
+            except ProtocolError as error:  # one that has just expired, or is a forgery, must not cost us the others
                 problem = error
                 continue
             if record.run != self.ledger.run:
-                raise ProtocolError("presence record of another run")
+                problem = ProtocolError("presence record of another run")
+                continue
             is_new = record.key not in self.roster.neighbours
             if self.roster.learn(record, now=now, wall=wall, raw=data) and is_new:
                 fresh.append(data)
@@ -326,45 +306,15 @@ class Node:
         self.windows.lost(peer, now)
         self._run(now)
 
-    # Pace
-
     def _window_of(self, chunk: int, due: int) -> Window:
+        """The window of a message's chunk and due step; ProtocolError unless the swarm can have come to it."""
         if chunk >= len(self.fragment_of):
             raise ProtocolError("unknown chunk")
-        window = Window(self.fragment_of[chunk], due)
-        if not self._schedule.is_due(window):
-            raise ProtocolError("a due step that the schedule does not have")
-        return window
-
-    def _near(self, window: Window) -> Window:
-        """The window, unless no peer of this pace can have reached it: one bad clock must not drag, or end, a chunk."""
-        if not self._schedule.is_due(window):
-            raise ProtocolError("a due step that the schedule does not have")
-        if self._is_far(window.due):
-            raise ProtocolError("a window far ahead of the swarm")
-        return window
-
-    def _is_far(self, due: int) -> bool:
-        """Whether a due step is more than two rounds ahead of the pace. Our own step may be the wrong one."""
-        return due > self.roster.pace() + 2 * self._schedule.sync_every
+        return self.pace.near(Window(self.fragment_of[chunk], due))
 
     def _notice(self, window: Window) -> None:
-        """Remember a window that others have reached. They are at most two rounds ahead, so these are few."""
-        if window.due > self._reached(window.fragment) and self.phase == TRAINING:
-            self._noticed.add(window)
-            self._emit_notices()
-
-    def _reached(self, fragment: int) -> int:
-        return max(self._opened.get(fragment, 0), self._told.get(fragment, 0))
-
-    def _emit_notices(self) -> None:
-        limit = furthest(self.roster.pace(), self._schedule)
-        for window in sorted(self._noticed):
-            if window.due <= limit:
-                self._noticed.discard(window)
-                if window.due > self._reached(window.fragment):
-                    self._told[window.fragment] = window.due
-                    self._commands.append(Notice(window))
+        if self.phase == TRAINING:
+            self.pace.notice(window)
 
     # Time
 
@@ -379,6 +329,7 @@ class Node:
         if now >= self._beat:
             self._beat = now + BEAT
             self.roster.forget_expired(now)
+            self.pace.watch(now)
             self._tell_status()
         self._run(now)
 
@@ -390,10 +341,11 @@ class Node:
         settling = self.phase == FINISHED and self.windows.unsettled
         return Status(step=self.step, phase=TRAINING if settling else self.phase, heads=self.ledger.digest())
 
-    def greet(self, peer: bytes) -> None:
-        """A stream to this peer has opened: tell it where we are."""
+    def greet(self, peer: bytes, now: float) -> None:
+        """A stream to this peer has opened: tell it where we are, and give it what nobody else was left for."""
         self.roster.seen(peer)
         self._commands.append(Send(peer, self._status()))
+        self.windows.sending.returned(peer, now)
 
     def _tell_status(self) -> None:
         self._say_ourselves()
@@ -401,13 +353,19 @@ class Node:
             self._commands.append(Send(peer, self._status()))
 
     def all_finished(self) -> bool:
-        """Whether we and every live peer have finished with our heads: nothing is left to serve."""
+        """Whether we and every peer that may still come to us have finished with our heads: nothing is left to serve.
+
+        A trainer that is lost may only be frozen: it counts while its record lasts.
+        """
         if self.windows.unsettled:
             return False
         heads = self.ledger.digest()
-        neighbours = (self.roster.neighbours[peer] for peer in self.roster.live())
-        statuses = [neighbour.status for neighbour in neighbours if neighbour.record.role != "serve"]
+        statuses = [neighbour.status for neighbour in self.roster.to_serve()]
         return all(status and status.phase >= FINISHED and status.heads == heads for status in statuses)
+
+    def agreed(self) -> bool:
+        """Whether our heads are the swarm's final ones, as far as we can know: not if we may be the ones cut off."""
+        return self.all_finished() and not self.roster.is_cut_off(self.ledger.digest())
 
     def take(self) -> list[Command]:
         """The commands since the last call, in order."""

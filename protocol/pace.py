@@ -6,9 +6,80 @@ One bad clock must not drag everyone: nothing further than one gap between two w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
 
+from protocol.commands import Notice
+from protocol.errors import ProtocolError
+from protocol.roster import Roster
 from protocol.schedule import Schedule, Window
+
+PASSED: Final = 16
+"""Moves of the pace over which its speed is taken."""
+
+
+class Pace:
+    """Which windows this peer has reached, which others have, and which no peer of this pace can have."""
+
+    def __init__(self, *, roster: Roster, schedule: Schedule, emit: Callable[[object], None]) -> None:
+        self._roster = roster
+        self._schedule = schedule
+        self._emit = emit
+        self.opened: dict[int, int] = {}
+        """The newest due step, by fragment, that the trainer has opened."""
+        self.noticed: set[Window] = set()
+        """Windows that others have reached and we may not follow to yet."""
+        self._told: dict[int, int] = {}
+        self._passed: deque[tuple[float, int]] = deque(maxlen=PASSED)
+
+    def near(self, window: Window) -> Window:
+        """The window, unless no peer of this pace can have reached it: one bad clock must not drag, or end, a chunk."""
+        if not self._schedule.is_due(window):
+            raise ProtocolError("a due step that the schedule does not have")
+        if self.is_far(window.due):
+            raise ProtocolError("a window far ahead of the swarm")
+        return window
+
+    def is_far(self, due: int) -> bool:
+        """Whether a due step is more than two rounds ahead of the pace. Our own step may be the wrong one."""
+        return due > self._roster.pace() + 2 * self._schedule.sync_every
+
+    def open(self, window: Window) -> None:
+        """Our trainer has come to a window."""
+        self.opened[window.fragment] = max(window.due, self.opened.get(window.fragment, 0))
+
+    def notice(self, window: Window) -> None:
+        """Remember a window that others have reached. They are at most two rounds ahead, so these are few."""
+        if window.due > self._reached(window.fragment):
+            self.noticed.add(window)
+            self.release()
+
+    def _reached(self, fragment: int) -> int:
+        return max(self.opened.get(fragment, 0), self._told.get(fragment, 0))
+
+    def watch(self, now: float) -> None:
+        """Look where the pace is."""
+        pace = self._roster.pace()
+        if not self._passed or pace > self._passed[-1][1]:
+            self._passed.append((now, pace))
+
+    def seconds_a_step(self) -> float | None:
+        """What the swarm takes for a swarm step; None while it was not seen to move."""
+        if len(self._passed) < 2:
+            return None
+        (first, low), (last, high) = self._passed[0], self._passed[-1]
+        return (last - first) / (high - low)
+
+    def release(self) -> None:
+        """Tell the trainer of the windows that the pace has come near to."""
+        limit = furthest(self._roster.pace(), self._schedule)
+        for window in sorted(self.noticed):
+            if window.due <= limit:
+                self.noticed.discard(window)
+                if window.due > self._reached(window.fragment):
+                    self._told[window.fragment] = window.due
+                    self._emit(Notice(window))
 
 
 def furthest(pace: int, schedule: Schedule) -> int:

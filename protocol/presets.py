@@ -18,7 +18,7 @@ PRESETS: Mapping[str, Manifest] = {
             "model.name": "tiny",
             "model.layers": 4,
             "data.sequence": 128,
-            # Rounds as short as a demo needs: in 200 steps a replica is far from the others within twenty, and the outer
+            # Rounds as short as a demo needs: in 200 steps replicas are far apart after twenty, and the outer
             # momentum of long runs has no time to pay. So the outer step is the plain mean (docs/experiments.md).
             "schedule.sync_every": 8,
             "schedule.overlap": 2,

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
+from protocol.commands import Send
 from protocol.errors import ProtocolError
 from protocol.ledger import Ledger
 from protocol.messages import AskHeads, Heads, LinkMessage, Pull, StateMessage
 from protocol.roster import Roster
-from protocol.window import Send, Windows
+from protocol.window import Windows
 
 PULLS_AT_A_TIME: Final = 4
 LINKS_A_PULL: Final = 16
@@ -82,7 +83,7 @@ class Repair:
             if self._excused(chunk, now):
                 self._check(peer, now + self.patience)
             else:
-                self.want(peer, chunk, (chain.head, chain.base_head), now)
+                self.want(peer, chunk, self._ledger.have(chunk), now)
 
     def _excused(self, chunk: int, now: float) -> bool:
         """Whether a window in flight may bring what we lack: for one patience, then it is pulled all the same.

@@ -6,12 +6,12 @@ rosters differ for a moment rank owners differently: that costs speed, never cor
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.messages import LEAVING, TRAINING, Status, sha256
+from protocol.messages import LEAVING, TRAINING, Link, Status, sha256
 from protocol.presence import Presence
 
 BALANCE: Final = 1.1
@@ -20,6 +20,12 @@ LATENESS_MEMORY: Final = 8
 """Windows over which a peer's usual lateness is taken."""
 MAX_NEIGHBOURS: Final = 1024
 """Records held; more are ignored, so that a flood of made-up peers cannot fill the memory."""
+
+
+VANISHED_FOR: Final = 3600.0
+"""Seconds for which a trainer that went without goodbye is remembered as one that may only be cut off."""
+RANKINGS: Final = 64
+"""Rankings remembered: an owner looks one up for every contribution."""
 
 
 @dataclass(slots=True)
@@ -31,6 +37,8 @@ class Neighbour:
     """On the caller's monotonic clock."""
     status: Status | None = None
     lost: bool = False
+    named: bool = False
+    """Whether a link that we adopted names it: it took part, and its word alone does not say so."""
     raw: bytes = b""
     """The signed record, to pass on."""
     lateness: deque[float] = field(default_factory=lambda: deque(maxlen=LATENESS_MEMORY))
@@ -51,6 +59,11 @@ class Roster:
         self.run = run
         self.key = key
         self.neighbours: dict[bytes, Neighbour] = {}
+        self._shares: dict[int, dict[bytes, int]] = {}
+        self._rates: Counter[bytes] = Counter()
+        self.vanished: dict[bytes, float] = {}
+        """Trainers whose records expired before they had finished or said goodbye, and since when."""
+        self._rankings: dict[tuple[tuple[int, ...], tuple[bytes, ...]], dict[int, tuple[bytes, ...]]] = {}
         self.version = 0
         """Changes whenever a record comes or goes."""
 
@@ -64,6 +77,7 @@ class Roster:
             return False
         if not known and len(self.neighbours) >= MAX_NEIGHBOURS:
             return False
+        self.vanished.pop(record.key, None)
         expires = now + (record.expires - wall)
         self.version += 1
         if known:
@@ -77,8 +91,11 @@ class Roster:
         gone = [key for key, peer in self.neighbours.items() if peer.expires <= now and (peer.lost or not peer.status)]
         for key in gone:
             if key != self.key:
-                del self.neighbours[key]
+                peer = self.neighbours.pop(key)
                 self.version += 1
+                if peer.named and peer.phase == TRAINING and peer.record.role == "train":
+                    self.vanished[key] = now
+        self.vanished = {key: when for key, when in self.vanished.items() if now < when + VANISHED_FOR}
 
     def seen(self, key: bytes) -> None:
         """A frame of this peer arrived: whatever we thought, it is not lost."""
@@ -109,6 +126,20 @@ class Roster:
         peers = self.neighbours.items()
         return {k for k, p in peers if not self.is_lost(k) and p.phase == TRAINING and p.record.role == "train"}
 
+    def to_serve(self) -> list[Neighbour]:
+        """Everyone else who may still need something of us: who is here, and trainers that may only be frozen."""
+        others = [(self.is_lost(key), peer) for key, peer in self.neighbours.items() if key != self.key]
+        here = [peer for lost, peer in others if not lost and peer.record.role != "serve"]
+        frozen = [peer for lost, peer in others if lost and peer.phase != LEAVING and peer.record.role == "train"]
+        return here + [peer for peer in frozen if peer.named]
+
+    def is_cut_off(self, heads: bytes) -> bool:
+        """Whether as many trainers went without a word as are here or ended with these heads: then who knows."""
+        trainers = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train"]
+        ended = [key for key, peer in trainers if peer.status and peer.phase > TRAINING and peer.status.heads == heads]
+        here = {*ended, *(key for key, _ in trainers if not self.is_lost(key))}
+        return len(self.vanished) >= max(1, len(here))
+
     def late(self, key: bytes, seconds: float) -> None:
         """Remember how long after a window's first contribution this peer's came."""
         if peer := self.neighbours.get(key):
@@ -121,15 +152,26 @@ class Roster:
             return None
         return max((max(history) for history in histories), default=0.0)
 
-    def pace(self) -> int:
-        """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached.
+    def weigh(self, chunk: int, link: Link) -> None:
+        """Take the newest link of a chunk as what its contributors train: tokens a swarm step."""
+        shares = {part.peer: (part.tokens << 16) // link.span for part in link.parts}
+        self._rates.subtract(self._shares.get(chunk, {}))
+        self._rates.update(shares)
+        self._shares[chunk] = shares
+        for key in shares.keys() & self.neighbours.keys():
+            self.neighbours[key].named = True
 
-        Those who have not begun, or of whom there is only a record, do not count: newcomers and made-up peers would
-        pull the pace to zero.
+    def pace(self) -> int:
+        """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached:
+
+        half of them by number, or half of what the newest links say that they train. So many slow peers do not hold
+        a fast one, a fast one that stands still does not hold the others, and no single clock moves anyone. Those who
+        have not begun, or of whom there is only a record, do not count: newcomers and made-up peers would pull the pace
+        to zero.
         """
-        begun = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train" and peer.step]
-        steps = sorted((peer.step for key, peer in begun if not self.is_lost(key)), reverse=True)
-        return steps[(len(steps) + 1) // 2 - 1] if steps else 0
+        peers = self.neighbours.items()
+        steps = {k: p.step for k, p in peers if p.record.role == "train" and p.step and not self.is_lost(k)}
+        return max(_reached_by_half(steps, dict.fromkeys(steps, 1)), _reached_by_half(steps, self._rates))
 
     def owners(self, due: int) -> list[bytes]:
         """Peers that may own at a due step, lost ones included (so that rankings agree), in key order."""
@@ -138,7 +180,14 @@ class Roster:
 
     def ranked(self, chunks: Sequence[int], due: int) -> dict[int, tuple[bytes, ...]]:
         """Owners of each chunk of a window, best first: rendezvous hashing with bounded load."""
-        owners = self.owners(due)
+        owners = tuple(self.owners(due))
+        if (tuple(chunks), owners) not in self._rankings:
+            if len(self._rankings) >= RANKINGS:
+                self._rankings.clear()
+            self._rankings[tuple(chunks), owners] = self._rank(chunks, owners)
+        return self._rankings[tuple(chunks), owners]
+
+    def _rank(self, chunks: Sequence[int], owners: Sequence[bytes]) -> dict[int, tuple[bytes, ...]]:
         if not owners:
             return dict.fromkeys(chunks, ())
         share = -(-len(chunks) * BALANCE // len(owners))
@@ -150,3 +199,13 @@ class Roster:
             load[first] += 1
             ranking[chunk] = (first, *(key for key in order if key != first))
         return ranking
+
+
+def _reached_by_half(steps: Mapping[bytes, int], weights: Mapping[bytes, int]) -> int:
+    """The greatest step that peers of at least half of the weight have reached; 0 if nobody weighs anything."""
+    left = total = sum(weights.get(key, 0) for key in steps)
+    for step, key in sorted(((step, key) for key, step in steps.items()), reverse=True):
+        left -= weights.get(key, 0)
+        if total and 2 * left <= total:
+            return step
+    return 0

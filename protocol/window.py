@@ -1,83 +1,36 @@
-"""One window of one chunk, from both sides: contributing to it, and owning it (docs/protocol.md, sections 4 and 5).
+"""One window of one chunk at its owner, and all windows of a peer together (docs/protocol.md, sections 4 and 5).
 
-Contributing: sent to the best-ranked owner that is not lost; to the next when that one is lost or silent; settled by
-any link of this or a later due step. Owning: contributions are grouped by what they were measured from; exactly one
-group is closed, when all who are expected have come, or at the deadline, and only if it weighs enough. Events in,
-commands out; time is an argument.
+Contributions are grouped by what they were measured from; exactly one group is closed, when all who are expected have
+come, or at the deadline, and only if it weighs enough. An owner that can reach a better-ranked one passes on what it
+gets instead, and relays the link. Events in, commands out; time is an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
 
+from protocol.commands import Close, Missed, Send
 from protocol.errors import ProtocolError
-from protocol.ledger import Ledger, weights
-from protocol.messages import Contribution, LinkMessage, Message, Open, Parent, Part
+from protocol.groups import Received, best_group, is_enough, weight_of
+from protocol.ledger import Ledger
+from protocol.messages import Contribution, Open, Parent, Part, most_tokens
 from protocol.roster import Roster
+from protocol.sending import PATIENCE_FLOOR, SILENT_AFTER, Outbound, Sending
 
-PATIENCE_FLOOR: Final = 1.0
 DEADLINE_FLOOR: Final = 0.5
 DEADLINE_MARGIN: Final = 1.5
 FROZEN_AFTER: Final = 2.0
-SILENT_AFTER: Final = 2
-"""In patiences: then a contributor turns to the next owner."""
-MISSING_AFTER: Final = 6
-"""In patiences: then a contributor gives a window up."""
 FORGET_AFTER: Final = 4
 """In deadlines: then an owner gives a window up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Command: a frame to a peer (possibly ourselves)."""
-
-    to: bytes
-    message: Message
-    bulk: bytes = b""
-    repair: bool = False
-    """Whether this is repair traffic: lowest priority, counted apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Command: adopt this link of ours and send it to everyone live and to `also`."""
-
-    message: LinkMessage
-    payload: bytes
-    also: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Contributed:
-    """Command: write down that this contribution of ours is on its way."""
-
-    contribution: Contribution
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """Command: write down that this chunk's window ended without a link that we know of, and why."""
-
-    chunk: int
-    due: int
-    reason: str
-
-
-@dataclass(slots=True)
-class Outbound:
-    """Our contribution to one window of one chunk."""
-
-    contribution: Contribution
-    payload: bytes
-    owners: tuple[bytes, ...]
-    opened: float
-    cursor: int = -1
-    since: float = inf
-    """When the current owner got it; inf when no owner is left."""
+MISSED_KEPT: Final = 4
+"""Rounds for which a window whose reason is written is remembered, where a chunk is never closed."""
+SUPERSEDED: Final = "a later link came first"
+FROZEN: Final = "we were frozen over the deadline"
+TOO_FEW: Final = "too few came to close it"
+LIGHTER: Final = "what came stands on a lighter branch than ours"
 
 
 @dataclass(slots=True)
@@ -87,11 +40,18 @@ class Gathering:
     chunk: int
     due: int
     first: float
+    """When the first contribution came; where we pass on, when we began to with this owner."""
     span: float
     """Seconds from `first` to the deadline."""
-    received: dict[bytes, tuple[Contribution, bytes]] = field(default_factory=dict)
+    received: dict[bytes, Received] = field(default_factory=dict)
     judged: bool = False
     """Whether the deadline has passed."""
+    to: bytes | None = None
+    """The better-ranked owner that we pass everything on to; None if we close ourselves."""
+    direct: set[bytes] = field(default_factory=set)
+    """Contributors who sent to us themselves: whoever closes may not reach them."""
+    silent: set[bytes] = field(default_factory=set)
+    """Better-ranked owners that gave no link for what we passed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +64,10 @@ class Rules:
     complete_set: int = 0
     """In lock-step: contributors without whom no window closes. 0 otherwise."""
 
+    def chunks_of(self, fragment: int) -> list[int]:
+        """The chunks of a fragment, in order."""
+        return [chunk for chunk, owner in enumerate(self.fragment_of) if owner == fragment]
+
 
 class Windows:
     """All windows in flight at one peer."""
@@ -113,58 +77,96 @@ class Windows:
         self._ledger = ledger
         self._roster = roster
         self._emit = emit
-        self.patience = inf if rules.complete_set else PATIENCE_FLOOR
-        self.outbound: dict[tuple[int, int], Outbound] = {}
+        patience = inf if rules.complete_set else PATIENCE_FLOOR
+        self.sending = Sending(roster=roster, emit=emit, miss=self.miss, patience=patience)
+        self.hidden = inf
+        """Seconds that τ hides at the swarm's pace, where that is much less than at ours: a cap on our deadlines."""
         self.gathering: dict[tuple[int, int], Gathering] = {}
         self._first: dict[int, tuple[int, float]] = {}
         self._sent_for: dict[int, dict[bytes, int]] = {}
+        self._through: dict[int, dict[bytes, tuple[bytes, int]]] = {}
         self._asked: set[tuple[bytes, int, int]] = set()
-        self.timer = inf
+        self._missed: set[tuple[int, int]] = set()
+        self._timer = inf
+
+    @property
+    def timer(self) -> float:
         """When `handle_timer` must be called next."""
+        return min(self._timer, self.sending.timer)
 
-    # Contributing
+    @property
+    def patience(self) -> float:
+        """D, in seconds: what τ hides. Without end in lock-step."""
+        return self.sending.patience
 
-    def contribute(self, contribution: Contribution, payload: bytes, owners: tuple[bytes, ...], now: float) -> None:
-        """Send our contribution on its way."""
-        out = Outbound(contribution=contribution, payload=payload, owners=owners, opened=now)
-        self.outbound[contribution.chunk, contribution.due] = out
-        self._emit(Contributed(contribution, payload))
-        self._to_next_owner(out, now)
-        self._arm(now + MISSING_AFTER * self.patience)
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self.sending.patience = seconds
 
-    def _to_next_owner(self, out: Outbound, now: float) -> None:
-        out.since = inf
-        for index in range(out.cursor + 1, len(out.owners)):
-            out.cursor = index
-            if not self._roster.is_lost(out.owners[index]):
-                out.since = now
-                self._emit(Send(out.owners[index], out.contribution, out.payload))
-                self._arm(now + SILENT_AFTER * self.patience)
-                return
+    @property
+    def outbound(self) -> dict[tuple[int, int], Outbound]:
+        """Our contributions in flight, by chunk and due step."""
+        return self.sending.outbound
 
-    # Owning
+    def in_flight(self, chunk: int, now: float) -> bool:
+        """Whether a young window of this chunk may still bring what another peer already has."""
+        return self.sending.in_flight(chunk, now)
 
-    def receive(self, message: Contribution, payload: bytes, now: float) -> None:
-        """A contribution that has been checked (signature, payload) came to us as an owner."""
-        chain = self._ledger.chains[message.chunk]
-        key = (message.chunk, message.due)
+    def miss(self, chunk: int, due: int, reason: str) -> None:
+        """Write down, once, why a chunk's window ended here without a link that we know of."""
+        if (chunk, due) not in self._missed:
+            self._missed.add((chunk, due))
+            self._emit(Missed(chunk, due, reason))
+            if len(self._missed) > MISSED_KEPT * len(self._rules.fragment_of):
+                old = due - MISSED_KEPT * self._rules.sync_every
+                self._missed = {one for one in self._missed if one[1] > old}
+
+    # What comes
+
+    def receive(self, message: Contribution, payload: bytes, now: float, via: bytes | None = None) -> None:
+        """A contribution that has been checked (signature, payload) came to us as an owner.
+
+        `via` is the owner that passed it on; None if the contributor itself sent it.
+        """
+        self._check(message)
+        self._sent_for.setdefault(message.chunk, {})[message.peer] = message.due
+        if via is not None:
+            self._through.setdefault(message.chunk, {})[message.peer] = (via, message.due)
+        if message.due <= self._ledger.chains[message.chunk].due:
+            self._answer(message, via or message.peer, now)
+            return
+        gathering = self.gathering.get((message.chunk, message.due)) or self._start(message, via, now)
+        self._take(gathering, message, payload, now, via)
+
+    def _check(self, message: Contribution) -> None:
         if message.parent.due >= message.due:
             raise ProtocolError("contribution is not after its parent")
-        if not _possible(message.parent):
+        if message.tokens > most_tokens(message.due - message.parent.due):
+            raise ProtocolError("contribution claims more tokens than can be")
+        known = message.parent.head == self._ledger.chains[message.chunk].head
+        if not _possible(message.parent) or (
+            known and self._ledger.known_parent(message.chunk) != _facts(message.parent)
+        ):
             raise ProtocolError("contribution misstates its parent")
-        if message.parent.head == chain.head and self._ledger.known_parent(message.chunk) != _facts(message.parent):
-            raise ProtocolError("contribution misstates its parent")
-        self._sent_for.setdefault(message.chunk, {})[message.peer] = message.due
-        if message.due <= chain.due:
-            self._answer(message, now)
-            return
-        gathering = self.gathering.get(key) or self._start(message, now)
+
+    def _take(self, gathering: Gathering, message: Contribution, payload: bytes, now: float, via: bytes | None) -> None:
+        if via is None:
+            gathering.direct.add(message.peer)
         if message.peer not in gathering.received:
             gathering.received[message.peer] = (message, payload)
-            self._roster.late(message.peer, now - gathering.first)
-        self._close_if_complete(gathering)
+            if gathering.to is None:
+                self._roster.late(message.peer, now - gathering.first)
+            elif via is None:
+                self._emit(Send(gathering.to, message, payload))
+        if gathering.to is None:
+            self._close_if_complete(gathering)
+        elif via == gathering.to and self._roster.key < via:
+            gathering.silent.add(via)  # each of us takes the other for the better-ranked: the lesser key closes
+            self._redirect(gathering, now)
+        else:
+            self._redirect(gathering, now)
 
-    def _answer(self, message: Contribution, now: float) -> None:
+    def _answer(self, message: Contribution, to: bytes, now: float) -> None:
         """Too late for this window: the sender gets what was closed. Its lateness counts all the same."""
         due, first = self._first.get(message.chunk, (0, now))
         if due == message.due:
@@ -172,7 +174,7 @@ class Windows:
         newest = self._ledger.chains[message.chunk].newest
         assert newest is not None
         if newest.head != message.parent.head:
-            self._emit(Send(message.peer, newest.message, newest.payload))
+            self._emit(Send(to, newest.message, newest.payload))
 
     def came_late(self, peer: bytes, chunk: int, due: int, now: float) -> None:
         """A peer has reached a window. If that closed without it, it is waited for next time as long as it took."""
@@ -185,60 +187,82 @@ class Windows:
             if first_due == due:
                 self._roster.late(peer, now - first)
 
-    def _start(self, message: Contribution, now: float) -> Gathering:
-        """The first contribution of a window: ask the others for theirs, and set the deadline."""
-        expected = self._expected(message.chunk, message.due) - {message.peer}
-        usual = self._roster.usual_lateness(expected)
-        wanted = self.patience if usual is None else usual * DEADLINE_MARGIN + 0.1
-        span = max(DEADLINE_FLOOR, min(wanted, self.patience)) if not self._rules.complete_set else inf
-        gathering = Gathering(chunk=message.chunk, due=message.due, first=now, span=span)
+    # Passing on
+
+    def _better(self, chunk: int, due: int, silent: set[bytes]) -> bytes | None:
+        """The best-ranked owner before us that is neither lost nor silent; None if we are to close ourselves."""
+        chunks = self._rules.chunks_of(self._rules.fragment_of[chunk])
+        passed = {*silent, *self.sending.passed(chunk, due)}
+        for owner in self._roster.ranked(chunks, due)[chunk]:
+            if owner == self._roster.key:
+                return None
+            if owner not in passed and not self._roster.is_lost(owner):
+                return owner
+        return None
+
+    def _redirect(self, gathering: Gathering, now: float) -> None:
+        """Look again who closes what we pass on: the next owner gets all of it, or we close ourselves."""
+        to = self._better(gathering.chunk, gathering.due, gathering.silent)
+        if to == gathering.to:
+            return
+        gathering.to, gathering.first = to, now
+        if to is None:
+            self._begin(gathering, now)
+            self._close_if_complete(gathering)
+            return
+        self._arm(now + SILENT_AFTER * self.patience)
+        for peer in sorted(gathering.direct):
+            self._emit(Send(to, *gathering.received[peer]))
+
+    # Owning
+
+    def _start(self, message: Contribution, via: bytes | None, now: float) -> Gathering:
+        """The first contribution of a window. What was passed on to us is never passed on again."""
+        to = self._better(message.chunk, message.due, set()) if via is None else None
+        gathering = Gathering(chunk=message.chunk, due=message.due, first=now, span=inf, to=to)
         self.gathering[message.chunk, message.due] = gathering
-        self._first[message.chunk] = (message.due, now)
-        self._arm(now + span)
-        fragment = self._rules.fragment_of[message.chunk]
-        for peer in sorted(expected):
-            if (peer, fragment, message.due) not in self._asked:
-                self._asked.add((peer, fragment, message.due))
-                self._emit(Send(peer, Open(fragment=fragment, due=message.due)))
+        if to is None:
+            self._begin(gathering, now, message.peer)
+        else:
+            self._arm(now + SILENT_AFTER * self.patience)
         return gathering
 
+    def _begin(self, gathering: Gathering, now: float, *first: bytes) -> None:
+        """We close this window: ask the others for theirs, and set the deadline."""
+        expected = self._expected(gathering.chunk, gathering.due) - {*first, *gathering.received}
+        usual = self._roster.usual_lateness(expected)
+        wanted = self.patience if usual is None else usual * DEADLINE_MARGIN + 0.1
+        if not self._rules.complete_set:
+            gathering.span = max(DEADLINE_FLOOR, min(wanted, self.patience, self.hidden))
+        self._first[gathering.chunk] = (gathering.due, now)
+        self._arm(now + gathering.span)
+        fragment = self._rules.fragment_of[gathering.chunk]
+        for peer in sorted(expected):
+            if (peer, fragment, gathering.due) not in self._asked:
+                self._asked.add((peer, fragment, gathering.due))
+                self._emit(Send(peer, Open(fragment=fragment, due=gathering.due)))
+
     def _expected(self, chunk: int, due: int) -> set[bytes]:
+        """Who is waited for: trainers who are here, or from whom another owner passes on."""
+        trainers, since = self._roster.trainers(), due - self._rules.sync_every
         if self._ledger.chains[chunk].newest is None:
-            return self._roster.trainers()
-        recent = {p for p, d in self._sent_for.get(chunk, {}).items() if d >= due - self._rules.sync_every}
-        return (self._ledger.contributors(chunk) | recent) & self._roster.trainers()
+            return trainers
+        recent = {peer for peer, sent in self._sent_for.get(chunk, {}).items() if sent >= since}
+        passed_on = self._through.get(chunk, {}).items()
+        through = {peer for peer, (via, sent) in passed_on if sent >= since and not self._roster.is_lost(via)}
+        return (self._ledger.contributors(chunk) | recent) & trainers | through
 
-    def _best(self, gathering: Gathering) -> list[tuple[Contribution, bytes]]:
-        """The one group that may be closed: most contributors, then on our own tip, then on the greatest branch.
-
-        What a contributor says of a parent that we do not hold cannot be checked, and neither can the state that it was
-        measured from: so heads count first, or one liar, or one fast peer with a flipped bit, would take every window.
-        Empty if no branch beats our tip or the group weighs too little.
-        """
-        groups: dict[Parent, list[tuple[Contribution, bytes]]] = {}
-        for item in gathering.received.values():
-            groups.setdefault(item[0].parent, []).append(item)
-        tip = self._ledger.chains[gathering.chunk]
-        after = {parent: parent.cumulative + self._weight(group) for parent, group in groups.items()}
-        useful = [parent for parent in groups if after[parent] > tip.order[0]]
-        if not useful:
+    def _best(self, gathering: Gathering) -> list[Received]:
+        """The group to close now; empty if none beats our tip, or it weighs too little."""
+        group = self._greatest(gathering)
+        if not group:
             return []
-        parent = max(useful, key=lambda p: (len(groups[p]), p.head == tip.head, after[p], p.head, p.state))
-        return groups[parent] if self._enough(self._weight(groups[parent]), gathering.due, parent) else []
+        weight = weight_of(group, self._rules.weight_cap)
+        return group if is_enough(weight, gathering.due, group[0][0].parent, self._rules.sync_every) else []
 
-    def _enough(self, weight: int, due: int, parent: Parent) -> bool:
-        """Whether more than half of the swarm that closed the parent is here; half of that for each due step missed.
-
-        Weights are compared per swarm step: a first link, or one after a miss, holds the tokens of more steps.
-        """
-        if parent.depth == 0:
-            return True
-        span = due - parent.due
-        missed = max(0, span // self._rules.sync_every - 1)
-        return (weight * parent.span) << (1 + missed) > parent.weight * span
-
-    def _weight(self, group: Iterable[tuple[Contribution, bytes]]) -> int:
-        return sum(weights([contribution.tokens for contribution, _ in group], self._rules.weight_cap))
+    def _greatest(self, gathering: Gathering) -> list[Received]:
+        chain, cap = self._ledger.chains[gathering.chunk], self._rules.weight_cap
+        return best_group(gathering.received.values(), tip=chain.head, cumulative=chain.order[0], cap=cap)
 
     def _close_if_complete(self, gathering: Gathering) -> None:
         received = gathering.received.keys()
@@ -258,70 +282,80 @@ class Windows:
 
     # Both
 
-    def adopted(self, chunk: int) -> list[Outbound]:
-        """The chunk's tip moved: windows up to it are over. Returns our contributions to them."""
+    def adopted(self, chunk: int) -> None:
+        """The chunk's tip moved: windows up to it are over, and those who wait for our answer get it."""
         newest = self._ledger.chains[chunk].newest
         assert newest is not None
         due = newest.message.link.due
-        over = [key for key in self.outbound if key[0] == chunk and key[1] <= due]
+        over = self.sending.settled(chunk, due)
         for key in [key for key in self.gathering if key[0] == chunk and key[1] <= due]:
+            gathering = self.gathering.pop(key)
+            over.append(key[1])
             named = {part.peer for part in newest.message.link.parts}
-            for peer in self.gathering.pop(key).received.keys() - named:
+            unanswered = gathering.received.keys() - named | (gathering.direct if gathering.to else set())
+            for peer in sorted(unanswered - {self._roster.key}):
                 self._emit(Send(peer, newest.message, newest.payload))
-        self._asked = {one for one in self._asked if one[2] > due - 2 * self._rules.sync_every}
-        return [self.outbound.pop(key) for key in over]
+        closed = {entry.message.link.due for entry in self._ledger.recent(chunk, len(over) + 1)} if over else set()
+        for past in sorted({*over} - closed):
+            self.miss(chunk, past, SUPERSEDED)
+        old = due - 2 * self._rules.sync_every
+        self._asked = {one for one in self._asked if one[2] > old}
+        self._missed = {one for one in self._missed if one[0] != chunk or one[1] > old}
 
     def lost(self, peer: bytes, now: float) -> None:
         """A peer is suspect: what it owned goes to the next owner; nobody waits for its contribution."""
-        for out in list(self.outbound.values()):
-            if out.since < inf and out.owners[out.cursor] == peer:
-                self._to_next_owner(out, now)
+        self.sending.lost(peer, now)
         for gathering in list(self.gathering.values()):
-            self._close_if_complete(gathering)
+            if gathering.to is None:
+                self._close_if_complete(gathering)
+            else:
+                self._redirect(gathering, now)
 
     @property
     def unsettled(self) -> bool:
         """Whether a link may yet come of what we sent, or of what we gather and have not judged."""
         return bool(self.outbound) or not all(gathering.judged for gathering in self.gathering.values())
 
-    def in_flight(self, chunk: int, now: float) -> bool:
-        """Whether a young window of this chunk may still bring what another peer already has."""
-        flights = (out.opened for key, out in self.outbound.items() if key[0] == chunk)
-        return any(now < opened + SILENT_AFTER * self.patience for opened in flights)
-
     def handle_timer(self, now: float) -> None:
         """Everything whose time has come. Cheap when called early."""
-        if now < self.timer:
+        self.sending.handle_timer(now)
+        if now < self._timer:
             return
-        self.timer = inf
-        for out in list(self.outbound.values()):
-            self._time_outbound(out, now)
+        self._timer = inf
         for gathering in list(self.gathering.values()):
-            self._time_gathering(gathering, now)
-
-    def _time_outbound(self, out: Outbound, now: float) -> None:
-        if now >= out.opened + MISSING_AFTER * self.patience:
-            del self.outbound[out.contribution.chunk, out.contribution.due]
-            reason = "no owner left" if out.since == inf else "no link came"
-            self._emit(Missed(out.contribution.chunk, out.contribution.due, reason))
-            return
-        if now >= out.since + SILENT_AFTER * self.patience:
-            self._to_next_owner(out, now)
-        self._arm(min(out.since + SILENT_AFTER * self.patience, out.opened + MISSING_AFTER * self.patience))
+            if gathering.to is None:
+                self._time_gathering(gathering, now)
+            else:
+                self._time_passing_on(gathering, now)
 
     def _time_gathering(self, gathering: Gathering, now: float) -> None:
         deadline = gathering.first + gathering.span
         frozen = not gathering.judged and now > deadline + max(gathering.span, FROZEN_AFTER)
         if frozen or now >= gathering.first + FORGET_AFTER * gathering.span:
-            del self.gathering[gathering.chunk, gathering.due]
+            self._forget(gathering, FROZEN if frozen else TOO_FEW if self._greatest(gathering) else LIGHTER)
             return
         if now >= deadline:
             gathering.judged = True
             self._close(gathering)
         self._arm(gathering.first + FORGET_AFTER * gathering.span if gathering.judged else deadline)
 
+    def _time_passing_on(self, gathering: Gathering, now: float) -> None:
+        assert gathering.to is not None
+        silent = gathering.first + SILENT_AFTER * self.patience
+        if now > silent + max(self.patience, FROZEN_AFTER):
+            self._forget(gathering, FROZEN)
+        elif now >= silent:
+            gathering.silent.add(gathering.to)
+            self._redirect(gathering, now)
+        else:
+            self._arm(silent)
+
+    def _forget(self, gathering: Gathering, reason: str) -> None:
+        del self.gathering[gathering.chunk, gathering.due]
+        self.miss(gathering.chunk, gathering.due, reason)
+
     def _arm(self, when: float) -> None:
-        self.timer = min(self.timer, when)
+        self._timer = min(self._timer, when)
 
 
 def _facts(parent: Parent) -> tuple[int, int, int, int, int]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from protocol.commands import Contributed
 from protocol.ledger import Ledger, weights
 from protocol.messages import Contribution, sha256
 from protocol.node import Node
-from protocol.window import Contributed
 
 WINDOWS_A_CHUNK: Final = 4
 """Windows in flight per chunk that a peer may hold on either side."""

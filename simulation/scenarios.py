@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from protocol.messages import Link, Open, encode
+from protocol.messages import Contribution, Link, Open, encode
 from protocol.schedule import Window
 from simulation.invariants import Broken
 from simulation.network import Weather
@@ -77,6 +77,40 @@ def slow_peer() -> None:
     require(4 * len(whole) >= 3 * len(windows), "the slow peer contributes to three quarters of the windows")
 
 
+def mixed_speeds() -> None:
+    """Speeds 1, 1, 1/2 and about 1/10: the pace is that of the fast ones, and the slow ones' windows count."""
+    plan = replace(CALM, steps=400, sync_every=40, slowness=(1.0, 1.0, 2.0, 9.3))
+    _at_the_pace_of_the_fast(plan, fast=(0, 1), slow=(2, 3))
+
+
+def one_fast_peer() -> None:
+    """One fast peer beside two that are ten times slower is not far ahead of the swarm: it is the swarm's pace."""
+    plan = replace(CALM, peers=3, steps=400, sync_every=40, slowness=(1.0, 9.3, 10.7))
+    _at_the_pace_of_the_fast(plan, fast=(0,), slow=(1, 2))
+
+
+def laptops_beside_a_fast_peer() -> None:
+    """Eight slow peers, who own most chunks, do not keep the links from the fast one until it closes alone."""
+    plan = replace(CALM, peers=9, steps=200, sync_every=40, slowness=(1.0, *[9.3] * 8))
+    _at_the_pace_of_the_fast(plan, fast=(0,), slow=tuple(range(1, 9)), seed=21)
+
+
+def _at_the_pace_of_the_fast(plan: Plan, fast: tuple[int, ...], slow: tuple[int, ...], seed: int = 20) -> None:
+    swarm = Swarm(plan, seed)
+    swarm.clock.run(when(plan, plan.steps))
+    require(all(swarm.peers[index].step >= plan.steps - 4 for index in fast), "nobody holds the fast ones")
+    ahead = plan.sync_every // plan.fragments + 1
+    require(all(swarm.peers[index].step >= plan.steps - ahead for index in slow), "the slow ones are pulled along")
+    finish(swarm)
+    chains = [links(swarm.peers[0], chunk) for chunk in range(len(plan.fragment_of))]
+    closed = sum(map(len, chains))
+    require(closed == plan.chunks_a_fragment * len(list(plan.schedule.windows())), "every window closes")
+    for index in (*fast, *slow):
+        named = sum(names(link, swarm.keys[index]) for chain in chains for link in chain)
+        enough = named == closed if index in fast else 5 * named >= closed
+        require(enough, "fast ones are in every link, and slow ones in their share")
+
+
 def first_owner(swarm: Swarm, chunk: int, due: int) -> int:
     """Index of the peer that owns a chunk first."""
     peer = swarm.live[0]
@@ -118,7 +152,7 @@ def idle_owner() -> None:
     """An owner that takes contributions and closes nothing is passed over after a while."""
     swarm = Swarm(CALM, seed=4)
     owner = first_owner(swarm, 0, 24)
-    swarm.peers[owner].node.windows.receive = lambda message, payload, now: None  # type: ignore[method-assign]
+    swarm.peers[owner].node.windows.receive = lambda *_: None  # type: ignore[method-assign]
     swarm.clock.run(when(CALM, 35))
     others = [peer for peer in swarm.peers if peer.index != owner]
     require(all(peer.node.ledger.chains[0].due == 24 for peer in others), "an idle owner's chunk fails over")
@@ -184,6 +218,66 @@ def cut_off() -> None:
         require(counted, "every token counts once, those of missed windows too")
 
 
+def asymmetric_link() -> None:
+    """A peer that cannot reach one owner reaches it through another: its windows close once, and name it."""
+    plan = replace(CALM, steps=120)
+    swarm = Swarm(plan, seed=13)
+    owner = first_owner(swarm, 0, 36)
+    far = (owner + 1) % plan.peers
+    swarm.clock.run(when(plan, 14))
+    swarm.network.cut(swarm.keys[owner], swarm.keys[far], 1e6)
+    swarm.clock.run(when(plan, plan.steps) + 20.0)
+    require(len(swarm.heads()) == 1, "heads are equal at the end")
+    for chunk, fragment in enumerate(plan.fragment_of):
+        late = [link for link in links(swarm.peers[far], chunk) if link.due >= 36]
+        dues = [w.due for w in plan.schedule.windows() if w.fragment == fragment and w.due >= 36]
+        require([link.due for link in late] == dues, "every window closes")
+        named = sum(names(link, swarm.keys[far]) for link in late)
+        require(4 * named >= 3 * len(late), "who cannot reach an owner contributes through another")
+
+
+def retried_chunk() -> None:
+    """A chunk that nobody closed is tried again in the next window, under its own name, and merges in time."""
+    plan = replace(CALM, steps=130, sync_every=40, overlap=2)
+    swarm = Swarm(plan, seed=14)
+    for peer in swarm.peers:
+        _deaf_to_first_try(swarm, peer, chunk=0, due=40, until=when(plan, 55))
+    swarm.clock.run(when(plan, 75))
+    mixed = [[mix for mix in peer.mixes if mix.due == 40] for peer in swarm.peers]
+    for peer, mixes in zip(swarm.peers, mixed, strict=True):
+        require([link.due for link in links(peer, 0)] == [40], "what nobody closed is closed by the retry")
+        require(len([mix for mix in mixes if mix.chunk == 1]) == 1, "what was closed is not done again")
+    in_time = sum(any(mix.chunk == 0 and mix.late <= 1 for mix in mixes) for mixes in mixed)
+    require(in_time >= 3, "a retry merges as if its window had opened then")
+    finish(swarm)
+    require([link.due for link in links(swarm.peers[0], 0)] == [40, 80, 120], "at most one link a round")
+
+
+def _deaf_to_first_try(swarm: Swarm, peer: SimulatedPeer, *, chunk: int, due: int, until: float) -> None:
+    windows = peer.node.windows
+    receive = windows.receive
+
+    def deaf(message: Contribution, payload: bytes, now: float, via: bytes | None = None) -> None:
+        if (message.chunk, message.due) != (chunk, due) or now > until:
+            receive(message, payload, now, via)
+
+    windows.receive = deaf  # type: ignore[method-assign]
+
+
+def nothing_is_urgent_after_an_outage() -> None:
+    """Where everything was missed nothing is tried again: all fragments would be urgent together, and miss again."""
+    plan = replace(CALM, steps=210, sync_every=40, overlap=2)
+    swarm = Swarm(plan, seed=15)
+    swarm.clock.run(when(plan, 118))
+    for one in swarm.keys:
+        for other in swarm.keys:
+            if one < other:
+                swarm.network.cut(one, other, 14.0)
+    finish(swarm)
+    dues = [link.due for link in links(swarm.peers[0], 0)]
+    require(120 not in dues and dues[:2] == [40, 80] and 160 in dues, "an outage's windows are not tried again")
+
+
 def two_halves() -> None:
     """Two peers that start apart make branches of equal weight; when they meet, the greater hash wins for both."""
     plan = replace(CALM, peers=2, steps=20)
@@ -193,6 +287,30 @@ def two_halves() -> None:
     ends = {peer.node.ledger.chains[0].order for peer in swarm.peers}
     require(len({cumulative for cumulative, _ in ends}) == 1 and len(ends) == 2, "apart, both close alone")
     finish(swarm)
+
+
+def split_and_heal() -> None:
+    """Two parts of a swarm go on apart, each at its own threshold; after the heal the heavier branch wins for all."""
+    plan = replace(CALM, peers=5, steps=240)
+    swarm = Swarm(plan, seed=16)
+    swarm.clock.run(when(plan, 30))
+    for one in swarm.keys[:2]:
+        for other in swarm.keys[2:]:
+            swarm.network.cut(one, other, when(plan, 150) - swarm.clock.now)
+    swarm.clock.run(when(plan, 149))
+    light, heavy = swarm.peers[0], swarm.peers[4]
+    for chunk in range(len(plan.fragment_of)):
+        apart = [{link.due for link in links(peer, chunk)} for peer in (light, heavy)]
+        require(all(len({due for due in dues if due > 36}) >= 5 for dues in apart), "both parts go on apart")
+        require(light.orders[chunk] < heavy.orders[chunk], "three peers' branch is heavier than two's")
+    branch = [peer_head for _, peer_head in heavy.orders]
+    swarm.clock.run(when(plan, 150) + 2 * plan.sync_every * plan.step_seconds)
+    require(len(swarm.heads()) == 1, "heads agree within two rounds of the heal")
+    for chunk, head in enumerate(branch):
+        entries = swarm.peers[4].node.ledger.recent(chunk, 1 << 20)
+        require(head in {entry.head for entry in entries}, "the heavier branch wins")
+    finish(swarm)
+    require(all(names(links(heavy, 0)[-1], key) for key in swarm.keys), "the losers contribute again")
 
 
 def bad_clock() -> None:
@@ -220,6 +338,9 @@ def early_notice() -> None:
 SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     healthy,
     slow_peer,
+    mixed_speeds,
+    one_fast_peer,
+    laptops_beside_a_fast_peer,
     killed_owner,
     silent_owner,
     idle_owner,
@@ -227,7 +348,11 @@ SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     corrupted_anchor,
     fast_and_corrupted,
     cut_off,
+    asymmetric_link,
+    retried_chunk,
+    nothing_is_urgent_after_an_outage,
     two_halves,
+    split_and_heal,
     bad_clock,
     early_notice,
 )

@@ -16,16 +16,17 @@ import torch
 from aggregation.arithmetic import Arithmetic
 from aggregation.codecs import codec
 from aggregation.outer import ChunkState, merge
+from protocol.commands import Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.errors import ProtocolError
 from protocol.ledger import Ledger
 from protocol.merging import Merges, Mix
 from protocol.messages import FINISHED, encode, sha256
-from protocol.node import Node, Notice, Settled
+from protocol.node import Node
 from protocol.pace import boundary
 from protocol.presence import Presence
 from protocol.roster import Roster
 from protocol.schedule import Schedule, Window, spread
-from protocol.window import Contributed, Missed, Rules, Send
+from protocol.window import Rules
 from simulation.invariants import Invariants
 from simulation.network import Clock, Network, Weather
 
@@ -86,6 +87,7 @@ class SimulatedPeer:
         self.own_step = 0
         self.step = 0
         self.noticed: list[Window] = []
+        self.retries: list[Window] = []
         self.missed: list[Missed] = []
         self.refused = 0
         self.mixes: list[Mix] = []
@@ -119,7 +121,7 @@ class SimulatedPeer:
             self.key,
             self._deliver,
             lost=lambda peer: self._do(lambda now: self.node.lost(peer, now)),
-            met=lambda peer: self._do(lambda now: self.node.greet(peer)),
+            met=lambda peer: self._do(lambda now: self.node.greet(peer, now)),
         )
 
     def _roster(self, keys: Sequence[bytes]) -> Roster:
@@ -182,10 +184,18 @@ class SimulatedPeer:
             local = [self.theta[chunk] for chunk in self.node.chunks_of(window.fragment)]
             tokens = self.own_step * self.tokens_a_step
             self._do(lambda now, w=window, v=local, t=tokens: self.node.open(w, v, t, now))  # type: ignore[misc]
+        if self.retries:
+            self._retry(self.retries.pop(0))
         if self.plan.overlap == 0:
             self._when_settled(self._next_step)
         else:
             self._next_step()
+
+    def _retry(self, window: Window) -> None:
+        self.merges.opened(window, self.own_step)
+        local = [self.theta[chunk] for chunk in self.node.chunks_of(window.fragment)]
+        tokens = self.own_step * self.tokens_a_step
+        self._do(lambda now: self.node.retry(window, local, tokens, now))
 
     def _next_step(self) -> None:
         if self.plan.overlap == 0:
@@ -246,6 +256,8 @@ class SimulatedPeer:
                     self.network.note("settled", self.key, command.chunk, command.due)
                 case Notice():
                     self.noticed.append(command.window)
+                case Retry():
+                    self.retries.append(command.window)
                 case Missed():
                     self.missed.append(command)
                     self.network.note("missed", self.key, command.chunk, command.due, command.reason)

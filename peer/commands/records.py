@@ -105,6 +105,14 @@ class Link(msgspec.Struct, frozen=True, tag_field="kind", tag="link"):
     contributors: tuple[Part, ...]
 
 
+class Retried(msgspec.Struct, frozen=True, tag_field="kind", tag="retried"):
+    """The peer snapshot the fragment once more, for the chunks of the window that nobody had closed."""
+
+    fragment: int
+    due: int
+    own_step: int = 0
+
+
 class Mixed(msgspec.Struct, frozen=True, tag_field="kind", tag="mixed"):
     """The peer mixed the chunk's newest anchor, that of `due`, into its parameters."""
 
@@ -156,7 +164,7 @@ class Gave(msgspec.Struct, frozen=True, tag_field="kind", tag="gave"):
     to: str
 
 
-Event = Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed | Gave
+Event = Opened | Retried | Link | Mixed | TooLate | Missed | MissedWhole | Contributed | Gave
 _DECODER = msgspec.json.Decoder(Event)
 
 

@@ -1,7 +1,7 @@
 """The report's windows, from the records of all peers.
 
-A window is listed if any peer opened it or adopted a link of it. Every peer that was there then is either in
-`merged_by`, which asks for every committed chunk, or in `skipped_by` with its reasons.
+A window is listed if any peer opened it or adopted a link of it. Every chunk of it is accounted for at every peer that
+was there then: it mixed the chunk, or is in `skipped_by` with a reason. `merged_by` asks for every committed chunk.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ def _entry(
     links = {place: committed[place] for place in places if place in committed}
     there = [one for one in accounts if one.was_there(window)]
     merged = [one.index for one in there if links and one.mixed.issuperset(links) and not _elsewhere(one, links)]
-    skipping = [one for one in there if one.index not in merged]
     return WindowEntry(
         fragment=window.fragment,
         step=window.due,
@@ -120,7 +119,7 @@ def _entry(
             missing=len(places) - len(links),
         ),
         merged_by=tuple(merged),
-        skipped_by=tuple(skip for one in skipping for skip in _skips(one, window, places, links)),
+        skipped_by=tuple(skip for one in there for skip in _skips(one, window, places, links, one.index in merged)),
     )
 
 
@@ -131,8 +130,12 @@ def _contributors(links: Sequence[Link], accounts: Sequence[Account]) -> Iterato
             yield Contributor(peer=one.index, tokens=min(tokens), chunks=len(tokens))
 
 
-def _skips(one: Account, window: Window, places: Sequence[Place], links: Mapping[Place, Link]) -> Iterator[Skip]:
-    reasons = Counter(_reason(one, window, place, links) for place in places if place not in one.mixed)
+def _skips(
+    one: Account, window: Window, places: Sequence[Place], links: Mapping[Place, Link], merged: bool
+) -> Iterator[Skip]:
+    """Each chunk that a peer did not mix has a reason. `merged` is whether it mixed every committed one."""
+    skipped = [place for place in places if place not in (links if merged else one.mixed)]
+    reasons = Counter(_reason(one, window, place, links) for place in skipped)
     for reason, chunks in sorted(reasons.items()):
         yield Skip(peer=one.index, chunks=chunks, reason=reason)
 

@@ -68,3 +68,11 @@ def test_a_notice_does_not_end_a_wait_for_anchors() -> None:
     box.notice(Window(0, 6))
     box.wait(0.01)
     assert box.take() == ([], [Window(0, 6)])
+
+
+def test_windows_to_be_tried_again_are_taken_once() -> None:
+    box = Mailbox()
+    box.retry(Window(1, 30))
+    assert box.take() == ([], [])
+    assert box.take_retries() == [Window(1, 30)]
+    assert box.take_retries() == []

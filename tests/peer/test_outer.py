@@ -22,11 +22,11 @@ from peer.record import Record
 from peer.sealing import chunks_of, layout_of, seal
 from peer.settings import Settings
 from peer.transport import Handler, Priority, Traffic, Transport
+from protocol.commands import Send
 from protocol.errors import ProtocolError
 from protocol.messages import VERSION, Contribution, Hello, Status, encode
 from protocol.presence import encode as encode_record
 from protocol.schedule import Window
-from protocol.window import Send
 
 ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 ME, OTHER = Identity.from_seed(b"1" * 32), Identity.from_seed(b"2" * 32)
@@ -49,7 +49,14 @@ class Nowhere(Transport):
         self.connecting.discard(key)
 
     def send(
-        self, key: bytes, header: bytes, bulk: bytes | memoryview = b"", *, kind: str, priority: Priority | None = None
+        self,
+        key: bytes,
+        header: bytes,
+        bulk: bytes | memoryview = b"",
+        *,
+        kind: str,
+        priority: Priority | None = None,
+        wanted: Callable[[], bool] | None = None,
     ) -> bool:
         self.sent.append((key, header))
         return True
@@ -220,6 +227,16 @@ def test_what_the_transport_does_not_take_is_not_counted(run: Any, monkeypatch: 
         monkeypatch.setattr(outer.transport, "send", lambda *_, **__: False)
         outer._obey(Send(OTHER.key, message, b"12345"))
         assert outer.window_bytes.total == 5
+
+    run(check)
+
+
+def test_a_contribution_whose_window_is_over_is_not_wanted(run: Any) -> None:
+    async def check(outer: Outer) -> None:
+        parent = outer.node.ledger.parent(0, outer.node.ledger.tip(0))
+        ahead, over = (Contribution(0, due, parent, 1, bytes(32), ME.key, bytes(64)) for due in (6, 0))
+        assert outer._still_open(ahead)()
+        assert not outer._still_open(over)()
 
     run(check)
 

@@ -112,7 +112,8 @@ def test_a_killed_peer_and_a_stand_in(tmp_path: Path) -> None:
     assert second.contributors == (Contributor(0, TOKENS, 1), Contributor(1, TOKENS + 1, 1))
     assert second.chunks == ChunkCounts(total=2, committed=1, failed_over=1, missing=1)
     assert second.merged_by == (0, 1)
-    assert second.skipped_by == (Skip(2, 2, "killed"),)
+    missing = (Skip(0, 1, "no owner answered"), Skip(1, 1, "no owner answered"))
+    assert second.skipped_by == (*missing, Skip(2, 2, "killed")), "no chunk is missing without a reason"
     assert [peer.exit for peer in report.peers] == ["finished", "finished", "killed"]
 
 

@@ -17,7 +17,17 @@ from aggregation.codecs import Fp32
 from aggregation.outer import ChunkState
 from protocol.errors import ProtocolError
 from protocol.ledger import MAX_ASIDE, MAX_EARLY, Adoption, Ledger, weights
-from protocol.messages import LinkMessage, Part, StateMessage, close_text, link_head, sha256
+from protocol.messages import (
+    TOKENS_A_STEP,
+    Contribution,
+    LinkMessage,
+    Part,
+    StateMessage,
+    close_text,
+    contribution_text,
+    link_head,
+    sha256,
+)
 from protocol.signature import Ed25519Keys
 
 RUN = b"r" * 32
@@ -126,6 +136,74 @@ def test_a_branch_aside_wins_by_its_next_link() -> None:
     assert ours.adopt(*branch[1]) is Adoption.REPLACED
     assert (ours.digest(), state(ours)) == (theirs.digest(), state(theirs))
     assert ours.recent(0, 9)[1].head == theirs.recent(0, 9)[1].head, "what is kept is the winning branch"
+
+
+@dataclass
+class Shelf:
+    """States on disk."""
+
+    states: dict[bytes, ChunkState] = field(default_factory=dict)
+
+    def heads(self, chunk: int) -> list[bytes]:
+        return list(self.states) if chunk == 0 else []
+
+    def load(self, chunk: int, head: bytes) -> ChunkState | None:
+        return self.states.get(head)
+
+
+def forked(ours_after: int, theirs_after: int) -> tuple[Ledger[ChunkState], Ledger[ChunkState], Shelf]:
+    """Two ledgers that part after a common link, at which ours has a snapshot; theirs weighs more a link."""
+    ours, theirs, shelf = fresh(), fresh(), Shelf()
+    theirs.adopt(*grow(ours, 10))
+    shelf.states[ours.chains[0].head] = ours.tip(0)
+    for n in range(ours_after):
+        grow(ours, 20 + 10 * n, tokens=100)
+    for n in range(theirs_after):
+        grow(theirs, 20 + 10 * n, tokens=130)
+    ours.older = shelf
+    return ours, theirs, shelf
+
+
+def test_a_deep_losing_branch_goes_back_to_the_newest_state_before_the_fork() -> None:
+    ours, theirs, shelf = forked(4, 4)
+    fork = next(iter(shelf.states))
+    assert ours.have(0) == (ours.chains[0].head, ours.chains[0].base_head, fork)
+    entries = theirs.after(0, ours.have(0), 16)
+    assert entries[0].message.link.parent == fork
+    adoptions = [ours.adopt(entry.message, entry.payload) for entry in entries]
+    assert adoptions[-1] is Adoption.REPLACED and Adoption.MISSING not in adoptions
+    assert (ours.digest(), state(ours)) == (theirs.digest(), state(theirs))
+    assert [entry.message.link.due for entry in ours.recent(0, 9)] == [20, 30, 40, 50], "what is kept has no gaps"
+    grow(ours, 60)
+
+
+def test_without_the_state_a_deep_losing_branch_is_asked_for_whole() -> None:
+    ours, theirs, shelf = forked(4, 4)
+    entries = theirs.after(0, ours.have(0), 16)
+    shelf.states[next(iter(shelf.states))] = None  # type: ignore[assignment]  # it cannot be read any more
+    head = ours.chains[0].head
+    assert [ours.adopt(entry.message, entry.payload) for entry in entries][-1] is Adoption.MISSING
+    assert ours.chains[0].head == head
+    assert ours.adopt_state(*whole(theirs))
+    assert ours.digest() == theirs.digest()
+
+
+def test_a_wrong_state_on_disk_is_found_by_its_digest() -> None:
+    ours, theirs, shelf = forked(4, 4)
+    entries = theirs.after(0, ours.have(0), 16)
+    shelf.states[next(iter(shelf.states))] = ChunkState(torch.ones(2), torch.zeros(2))
+    before = state(ours)
+    assert [ours.adopt(entry.message, entry.payload) for entry in entries][-1] is Adoption.WRONG_STATE
+    assert state(ours) == before
+
+
+def test_a_branch_deeper_than_what_is_held_is_asked_for_whole() -> None:
+    ours, theirs = fresh(), fresh()
+    grow(ours, 10, tokens=10**6)
+    for due in range(10, 10 * MAX_ASIDE + 10, 10):
+        ours.adopt(*grow(theirs, due, tokens=1))
+    assert len(ours.chains[0].aside) == MAX_ASIDE
+    assert ours.have(0) == (), "asking for its links once more would bring the same ones for ever"
 
 
 def test_links_that_overtake_their_parent_wait_for_it() -> None:
@@ -311,6 +389,53 @@ def test_signatures_payloads_and_runs_are_checked() -> None:
         run=b"x" * 32, genesis=[c.base for c in ledger.chains], arithmetic=ARITHMETIC, keys=KEYS[0], weight_cap=4
     )
     refused(ledger, *close(other_run, 10))
+
+
+def signed_part(who: int, ledger: Ledger[ChunkState], due: int, tokens: int, delta: float = 0.5) -> tuple[Part, bytes]:
+    """A part as its contributor signs it, on the tip of `ledger`."""
+    unsigned, payload = part(who, tokens, delta)
+    parent = ledger.parent(0, ledger.tip(0))
+    made = Contribution(0, due, parent, tokens, unsigned.payload, unsigned.peer, bytes(64))
+    return Part(unsigned.peer, tokens, unsigned.payload, KEYS[who].sign(contribution_text(RUN, made))), payload
+
+
+def test_an_owner_cannot_invent_contributors_or_what_they_claim() -> None:
+    ours = fresh()
+    grow(ours, 10)
+    honest = [signed_part(who, ours, 20, 100) for who in (1, 2)]
+    message, payload = ours.close(0, 20, ours.parent(0, ours.tip(0)), honest)
+    one, other = message.link.parts
+    of_another_window = {item.peer: item.signature for item, _ in (signed_part(n, ours, 30, 100) for n in (1, 2))}
+    replace = msgspec.structs.replace
+    for forged in (
+        (one, replace(other, tokens=99)),
+        (one, replace(other, signature=one.signature)),
+        (one, replace(other, payload=bytes(32))),
+        (replace(one, signature=bytes(64)), other),
+        (one, replace(other, peer=b"\xff" * 32)),
+        (one, replace(other, signature=of_another_window[other.peer])),
+    ):
+        ordered = tuple(sorted(forged, key=lambda item: item.peer))
+        weight = sum(weights([item.tokens for item in ordered], 4))
+        lie = resigned(message, KEYS[1], parts=ordered, weight=weight, cumulative=100 + weight)
+        with pytest.raises(ProtocolError, match="signature of a contribution"):
+            ours.adopt(lie, payload)
+    assert ours.adopt(resigned(message, KEYS[1]), payload) is Adoption.EXTENDED
+
+
+def test_a_whole_state_with_an_invented_contributor_is_refused() -> None:
+    ours, theirs = fresh(), fresh()
+    grow(theirs, 10)
+    message, payload = theirs.close(0, 20, theirs.parent(0, theirs.tip(0)), [part(1, 100, 0.5)])
+    forged = resigned(message, KEYS[1])
+    bulk = ARITHMETIC.dump(theirs.tip(0)) + payload
+    refused_state(ours, StateMessage(forged.link, forged.owner, forged.signature), bulk)
+
+
+def test_tokens_are_bounded_by_the_steps_since_the_parent() -> None:
+    ledger = fresh()
+    refused(ledger, *close(ledger, 10, tokens=10 * TOKENS_A_STEP + 1))
+    grow(ledger, 10, tokens=10 * TOKENS_A_STEP)
 
 
 def test_a_bad_link_in_a_branch_aside_leaves_the_tip_where_it_was() -> None:

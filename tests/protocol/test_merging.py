@@ -80,6 +80,7 @@ def test_the_window_before_may_settle_late_while_the_next_is_open() -> None:
 
 def test_waiting_names_the_chunks_that_have_not_settled() -> None:
     one = merges()
+    assert one.waiting(Window(0, 10)) == [], "a window that was never opened is not waited for"
     one.opened(Window(0, 10), own_step=7)
     assert one.waiting(Window(0, 10)) == [0, 1]
     one.settled(1, 10, links=1, mix=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -34,8 +35,12 @@ from protocol.messages import (
     encode,
     genesis_head,
     link_head,
+    part_text,
     sha256,
 )
+
+BuildLink = Callable[..., Link]
+BuildContribution = Callable[..., Contribution]
 
 digests = st.binary(min_size=32, max_size=32)
 signatures = st.binary(min_size=64, max_size=64)
@@ -79,33 +84,13 @@ any_message = st.one_of(
     st.builds(Status, step=steps, phase=st.integers(0, 2), heads=digests),
     st.just(AskHeads()),
     st.builds(Heads, heads=st.lists(st.tuples(weights, digests), max_size=5).map(tuple)),
-    st.builds(Pull, chunk=indices, have=st.lists(digests, max_size=2).map(tuple)),
+    st.builds(Pull, chunk=indices, have=st.lists(digests, max_size=8).map(tuple)),
     st.builds(Records, records=st.lists(records, max_size=3).map(tuple)),
 )
 
 
 def some(byte: int, size: int = 32) -> bytes:
     return bytes([byte]) * size
-
-
-def link(**changes: Any) -> Link:
-    fields: dict[str, Any] = {
-        "chunk": 3,
-        "due": 120,
-        "span": 120,
-        "parent": some(1),
-        "state": some(2),
-        "depth": 1,
-        "parts": (Part(some(3), 100, some(4), some(5, 64)), Part(some(6), 300, some(7), some(8, 64))),
-        "weight": 400,
-        "cumulative": 400,
-        "result": some(9),
-    }
-    return Link(**(fields | changes))
-
-
-def contribution() -> Contribution:
-    return Contribution(3, 120, Parent(some(1), some(2), 0, 0, 0, 0, 0), 100, some(4), some(3), some(5, 64))
 
 
 def refused(data: bytes) -> bool:
@@ -177,7 +162,7 @@ def test_one_field_more_or_fewer_is_refused(message: messages.AnyMessage) -> Non
         [5, 0, 0, some(1, 33)],
         [5, 0, 0, "x" * 32],
         [5, 0, 0, [0] * 32],
-        [8, 0, [some(1)] * 3],
+        [8, 0, [some(1)] * 9],
         [10, [some(1)] * 65],
         [10, [some(1, 1025)]],
         [1, 1, "record"],
@@ -199,8 +184,8 @@ def test_wrong_types_and_ranges_are_refused(wrong: object) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, (1 << 40) + 1, 1 << 62, 1.0e300])
-def test_negative_zero_and_enormous_tokens_are_refused(count: float) -> None:
-    fields = msgspec.msgpack.decode(encode(contribution()))
+def test_negative_zero_and_enormous_tokens_are_refused(count: float, build_contribution: BuildContribution) -> None:
+    fields = msgspec.msgpack.decode(encode(build_contribution()))
     fields[4] = count
     assert refused(msgspec.msgpack.encode(fields))
 
@@ -225,11 +210,11 @@ def test_every_tag_has_its_size_limit(tag: int, limit: int) -> None:
         decode(data[:limit])
 
 
-def test_the_largest_honest_messages_fit() -> None:
+def test_the_largest_honest_messages_fit(build_link: BuildLink) -> None:
     most = tuple(Part(n.to_bytes(32, "big"), 1 << 40, some(1), some(2, 64)) for n in range(MAX_PARTS))
-    big = LinkMessage(link(parts=most, weight=(1 << 62) - 1, cumulative=(1 << 62) - 1), some(1), some(2, 64))
+    big = LinkMessage(build_link(parts=most, weight=(1 << 62) - 1, cumulative=(1 << 62) - 1), some(1), some(2, 64))
     assert decode(encode(big)) == big
-    assert refused(encode(LinkMessage(link(parts=(*most, most[0])), some(1), some(2, 64))))
+    assert refused(encode(LinkMessage(build_link(parts=(*most, most[0])), some(1), some(2, 64))))
     heads = Heads(tuple(((1 << 62) - 1, some(1)) for _ in range(1 << 16)))
     assert decode(encode(heads)) == heads
     full = Records(tuple(some(1, 1024) for _ in range(64)))
@@ -237,13 +222,13 @@ def test_the_largest_honest_messages_fit() -> None:
     assert decode(encode(Hello(1, some(1, 1024)))) == Hello(1, some(1, 1024))
 
 
-def test_golden_bytes() -> None:
+def test_golden_bytes(build_link: BuildLink, build_contribution: BuildContribution) -> None:
     """What is signed and hashed must never change: a change here is another protocol version."""
     run = some(0xAB)
     assert encode(Open(2, 300)).hex() == "930402cd012c"
     assert genesis_head(run, 3, some(2)).hex() == GENESIS
-    assert link_head(run, link()).hex() == LINK
-    assert sha256(contribution_text(run, contribution())).hex() == CONTRIBUTION
+    assert link_head(run, build_link()).hex() == LINK
+    assert sha256(contribution_text(run, build_contribution())).hex() == CONTRIBUTION
     assert close_text(some(1)) == b"potluck close 1" + some(1)
 
 
@@ -252,7 +237,7 @@ LINK = "52a82971b589a345c515d6ea65d494b1eb31bd392a7e4bae39c25e9805fc5e14"
 CONTRIBUTION = "16a54a8cf8447468e32fce57d901684bf38fc6a11e4567e004f90088eaa8f309"
 
 
-def test_a_head_covers_run_and_every_field() -> None:
+def test_a_head_covers_run_and_every_field(build_link: BuildLink) -> None:
     changes: list[dict[str, Any]] = [
         {"chunk": 4},
         {"due": 121},
@@ -260,17 +245,17 @@ def test_a_head_covers_run_and_every_field() -> None:
         {"parent": some(0)},
         {"state": some(0)},
         {"depth": 2},
-        {"parts": link().parts[:1]},
+        {"parts": build_link().parts[:1]},
         {"weight": 401},
         {"cumulative": 401},
         {"result": some(0)},
     ]
-    heads = {link_head(some(1), link(**change)) for change in changes}
-    assert len({*heads, link_head(some(1), link()), link_head(some(2), link())}) == len(changes) + 2
+    heads = {link_head(some(1), build_link(**change)) for change in changes}
+    assert len({*heads, link_head(some(1), build_link()), link_head(some(2), build_link())}) == len(changes) + 2
 
 
-def test_a_contribution_is_signed_whole_but_for_the_signature() -> None:
-    one = contribution()
+def test_a_contribution_is_signed_whole_but_for_the_signature(build_contribution: BuildContribution) -> None:
+    one = build_contribution()
     assert contribution_text(some(1), one) == contribution_text(
         some(1), msgspec.structs.replace(one, signature=some(0, 64))
     )
@@ -278,3 +263,17 @@ def test_a_contribution_is_signed_whole_but_for_the_signature() -> None:
         assert contribution_text(some(1), msgspec.structs.replace(one, **{name: value})) != contribution_text(
             some(1), one
         )
+
+
+def test_a_link_repeats_what_its_contributors_signed(
+    build_link: BuildLink, build_contribution: BuildContribution
+) -> None:
+    """Whoever holds only the link can check it: what the parent's head covers is not signed once more."""
+    run, link = some(1), build_link(depth=7, cumulative=9000)
+    part = link.parts[1]
+    parent = Parent(link.parent, link.state, 6, 80, 40, 350, 8600)
+    made = build_contribution(tokens=part.tokens, payload=part.payload, peer=part.peer, parent=parent)
+    assert part_text(run, link, part) == contribution_text(run, made)
+    for other in (build_link(due=121), build_link(parent=some(0)), build_link(state=some(0)), build_link(chunk=4)):
+        assert part_text(run, other, part) != part_text(run, link, part)
+    assert part_text(some(2), link, part) != part_text(run, link, part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -12,9 +13,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from aggregation.codecs import codec
+from protocol.commands import Send
 from protocol.errors import ProtocolError
 from protocol.messages import (
     FINISHED,
+    LEAVING,
+    TOKENS_A_STEP,
     TRAINING,
     Contribution,
     Heads,
@@ -36,7 +40,9 @@ from protocol.messages import (
     sha256,
 )
 from protocol.node import Node
-from protocol.window import Send
+from protocol.presence import Presence
+from protocol.presence import encode as encode_record
+from protocol.signature import Ed25519Keys
 from simulation.network import Weather
 from simulation.scenarios import CALM, links, when
 from simulation.swarm import RUN, CheapKeys, Swarm
@@ -62,10 +68,10 @@ def memory(swarm: Swarm, index: int = 0) -> bytes:
         sorted(node.windows.outbound),
         [(key, sorted(one.received)) for key, one in sorted(node.windows.gathering.items())],
         sorted(node.roster.neighbours),
-        sorted(node._noticed),
+        sorted(node.pace.noticed),
         sorted(node.repair._pulling),
         list(node.repair._wanted),
-        sorted(node._opened.items()),
+        sorted(node.pace.opened.items()),
     )
     return sha256(*words, repr(shape).encode())
 
@@ -82,18 +88,26 @@ def attack(swarm: Swarm, header: bytes, bulk: bytes = b"", sender: int = 1) -> N
     assert node.take() == []
 
 
-def contribution(swarm: Swarm, sender: int = 1, **changes: object) -> tuple[Contribution, bytes]:
+MakeContribution = Callable[..., tuple[Contribution, bytes]]
+
+
+@pytest.fixture
+def contribution(build_contribution: Callable[..., Contribution]) -> MakeContribution:
     """A contribution that peer `sender` might make now to chunk 0, validly signed with the changes in it."""
-    peer = swarm.peers[sender]
-    bulk = peer.arithmetic.contribution(0, peer.node.ledger.tip(0), peer.theta[0])
-    parent = peer.node.ledger.parent(0, peer.node.ledger.tip(0))
-    made = Contribution(0, 24, parent, 1200, sha256(bulk), peer.key, bytes(64))
-    made = msgspec.structs.replace(made, **changes)
-    signature = CheapKeys(made.peer).sign(contribution_text(RUN, made))
-    return msgspec.structs.replace(made, signature=signature), bulk
+
+    def make(swarm: Swarm, sender: int = 1, **changes: object) -> tuple[Contribution, bytes]:
+        peer = swarm.peers[sender]
+        tip = peer.node.ledger.tip(0)
+        bulk = peer.arithmetic.contribution(0, tip, peer.theta[0])
+        right = {"chunk": 0, "due": 24, "parent": peer.node.ledger.parent(0, tip), "tokens": 1200, "peer": peer.key}
+        made = build_contribution(**(right | {"payload": sha256(bulk)} | changes))
+        signature = CheapKeys(made.peer).sign(contribution_text(RUN, made))
+        return msgspec.structs.replace(made, signature=signature), bulk
+
+    return make
 
 
-def test_an_honest_contribution_is_taken() -> None:
+def test_an_honest_contribution_is_taken(contribution: MakeContribution) -> None:
     swarm = swarm_at(22)
     message, bulk = contribution(swarm)
     now = swarm.clock.now
@@ -101,7 +115,7 @@ def test_an_honest_contribution_is_taken() -> None:
     assert (0, 24) in swarm.peers[0].node.windows.gathering
 
 
-def test_bad_contributions() -> None:
+def test_bad_contributions(contribution: MakeContribution) -> None:
     swarm = swarm_at(22)
     good, bulk = contribution(swarm)
     for changes in (
@@ -116,7 +130,7 @@ def test_bad_contributions() -> None:
     ):
         attack(swarm, encode(contribution(swarm, **changes)[0]), bulk)
     attack(swarm, encode(msgspec.structs.replace(good, signature=bytes(64))), bulk)
-    attack(swarm, encode(msgspec.structs.replace(good, tokens=1 << 40)), bulk)
+    attack(swarm, encode(contribution(swarm, tokens=12 * TOKENS_A_STEP + 1)[0]), bulk)
     for bad in (b"", bulk[:-1], bulk + b"\0", bytes(len(bulk) - 1) + b"\x08", bulk[::-1]):
         attack(swarm, encode(contribution(swarm, payload=sha256(bad))[0]), bad)
     fields = msgspec.msgpack.decode(encode(good))
@@ -125,7 +139,7 @@ def test_bad_contributions() -> None:
         attack(swarm, msgspec.msgpack.encode(fields), bulk)
 
 
-def test_a_contribution_that_misstates_its_parent() -> None:
+def test_a_contribution_that_misstates_its_parent(contribution: MakeContribution) -> None:
     swarm = swarm_at(22)
     parent = contribution(swarm)[0].parent
     for change in ({"weight": 1}, {"cumulative": 1 << 61}, {"depth": 9}, {"due": 24}, {"span": 3}):
@@ -134,7 +148,7 @@ def test_a_contribution_that_misstates_its_parent() -> None:
         attack(swarm, encode(message), bulk)
 
 
-def test_not_finite_payloads() -> None:
+def test_not_finite_payloads(contribution: MakeContribution) -> None:
     plan = replace(CALM, contribution_codec="fp32", result_codec="fp32")
     swarm = Swarm(plan, seed=1)
     swarm.clock.run(when(plan, 22))
@@ -185,7 +199,7 @@ def test_frames_that_do_not_belong() -> None:
     attack(swarm, b"\x93\x05" * 100)
 
 
-def test_another_runs_messages_are_refused() -> None:
+def test_another_runs_messages_are_refused(contribution: MakeContribution) -> None:
     swarm = swarm_at(22)
     good, bulk = contribution(swarm)
     foreign = CheapKeys(good.peer).sign(contribution_text(sha256(b"another run"), good))
@@ -254,11 +268,11 @@ def deliver(swarm: Swarm, source: bytes, to: bytes, header: bytes, bulk: bytes) 
             peer._deliver(source, header, bulk)
 
 
-def test_enormous_claims_of_a_member_move_nobody_far() -> None:
-    """A signed contribution with 2^40 tokens counts four times the median, and its branch claims count nothing."""
+def test_enormous_claims_of_a_member_move_nobody_far(contribution: MakeContribution) -> None:
+    """The most tokens that can be count as four times the median, and a made-up branch counts nothing."""
     swarm = swarm_at(22)
     lie = Parent(bytes(32), bytes(32), 5, 12, 12, 1 << 60, 1 << 61)
-    message, bulk = contribution(swarm, sender=3, parent=lie, tokens=1 << 40)
+    message, bulk = contribution(swarm, sender=3, parent=lie, tokens=12 * TOKENS_A_STEP)
     for peer in swarm.peers:
         swarm.network.send(swarm.keys[3], peer.key, encode(message), bulk)
     swarm.clock.run(when(CALM, 57))
@@ -284,16 +298,16 @@ def test_a_contribution_without_training_is_not_sent() -> None:
     assert "nothing trained" in {getattr(one, "reason", "") for one in peer.node.take()}
 
 
-def test_a_stranger_closes_no_window() -> None:
+def test_a_stranger_closes_no_window(build_link: Callable[..., Link]) -> None:
     swarm = swarm_at(23)
     node, now = swarm.peers[0].node, swarm.clock.now
     tip, arithmetic = node.ledger.tip(0), swarm.peers[0].arithmetic
     parent, before = node.ledger.parent(0, tip), node.ledger.digest()
     payload = arithmetic.mean(0, [(1, arithmetic.contribution(0, tip, tip.anchor + 5.0))])
     part = Part(STRANGER, 1 << 40, bytes(32), bytes(64))
-    link = Link(
-        0, 24, 24 - parent.due, parent.head, parent.state, parent.depth + 1, (part,), 1 << 40,
-        parent.cumulative + (1 << 40), sha256(payload),
+    link = build_link(
+        chunk=0, due=24, span=24 - parent.due, parent=parent.head, state=parent.state, depth=parent.depth + 1,
+        parts=(part,), weight=1 << 40, cumulative=parent.cumulative + (1 << 40), result=sha256(payload),
     )  # fmt: skip
     signature = CheapKeys(STRANGER).sign(close_text(link_head(RUN, link)))
     state = arithmetic.dump(tip) + payload
@@ -333,7 +347,74 @@ def test_all_finished_needs_everyones_final_heads() -> None:
     node.roster.say(swarm.keys[1], Status(84, FINISHED, bytes(32)))
     assert not node.all_finished()
     node.roster.lose(swarm.keys[1])
+    assert not node.all_finished(), "it may only be frozen"
+    node.roster.say(swarm.keys[1], Status(84, LEAVING, bytes(32)))
     assert node.all_finished()
+
+
+def test_a_lost_trainer_is_waited_for_until_its_record_expires() -> None:
+    swarm = swarm_at(22)
+    node = swarm.peers[0].node
+    for key in swarm.keys[2:]:
+        node.roster.say(key, Status(84, FINISHED, node.ledger.digest()))
+    node.roster.lose(swarm.keys[1])
+    assert not node.all_finished()
+    node.roster.neighbours[swarm.keys[1]].expires = 0.0
+    node.handle_timer(swarm.clock.now + 1.0)
+    assert node.all_finished() and node.agreed(), "one of four went without a word"
+
+
+def test_who_only_said_that_it_trains_is_not_waited_for() -> None:
+    swarm = swarm_at(22)
+    node, now = swarm.peers[0].node, swarm.clock.now
+    for key in swarm.keys[1:]:
+        node.roster.say(key, Status(84, FINISHED, node.ledger.digest()))
+    node.roster.learn(fresh_record(STRANGER), now=now, wall=1.0)
+    node.roster.say(STRANGER, Status(84, TRAINING, bytes(32)))
+    assert not node.all_finished(), "it is here"
+    node.roster.lose(STRANGER)
+    assert node.all_finished(), "no link names it: it took no part"
+
+
+def test_who_ends_alone_does_not_call_it_agreed() -> None:
+    swarm = swarm_at(22)
+    node, now = swarm.peers[0].node, swarm.clock.now
+    for key in swarm.keys[1:]:
+        node.roster.lose(key)
+        node.roster.neighbours[key].expires = 0.0
+    node.handle_timer(now + 1.0)
+    assert node.all_finished(), "nobody is left to serve"
+    assert not node.agreed()
+    record = fresh_record(swarm.keys[1])
+    node.roster.learn(record, now=now, wall=1.0)
+    node.roster.say(swarm.keys[1], Status(84, FINISHED, node.ledger.digest()))
+    assert not node.agreed(), "two of four are gone"
+    node.roster.learn(fresh_record(swarm.keys[2]), now=now, wall=1.0)
+    node.roster.say(swarm.keys[2], Status(84, FINISHED, node.ledger.digest()))
+    assert node.agreed()
+
+
+def fresh_record(key: bytes) -> Presence:
+    return Presence(1, RUN, key, (), "train", True, 0, 1.0, 1e9)
+
+
+def test_who_is_alone_from_the_start_agrees_with_itself() -> None:
+    swarm = Swarm(replace(CALM, peers=1), seed=1)
+    assert swarm.peers[0].node.agreed()
+
+
+def test_a_bad_record_does_not_cost_us_the_others() -> None:
+    swarm = swarm_at(10)
+    node, now = swarm.peers[0].node, swarm.clock.now
+    keys = [Ed25519Keys(bytes([n]) * 32) for n in (1, 2)]
+    good, foreign = [
+        encode_record(Presence(1, run, key.key, (), "train", True, 0, 0.0, 1e3), key.sign)
+        for key, run in zip(keys, (RUN, b"x" * 32), strict=True)
+    ]
+    node.learn([foreign, b"garbage", good], now=now, wall=1.0)
+    assert keys[0].key in node.roster.neighbours and keys[1].key not in node.roster.neighbours
+    with pytest.raises(ProtocolError, match="another run"):
+        node.learn([foreign], now=now, wall=1.0)
 
 
 def test_nobody_is_finished_while_a_window_of_its_own_is_open() -> None:
@@ -364,7 +445,7 @@ def test_a_swarm_of_one_is_a_swarm() -> None:
     assert [link.due for link in links(swarm.peers[0], 0)] == [12, 24, 36, 48, 60, 72]
 
 
-def test_messages_are_small_beside_payloads() -> None:
+def test_messages_are_small_beside_payloads(contribution: MakeContribution) -> None:
     message: Message = contribution(swarm_at(22))[0]
     assert len(encode(message)) < 400
     assert codec("e3m0").packed_bytes(1 << 20) > 1000 * len(encode(message))

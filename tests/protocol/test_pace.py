@@ -5,7 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.pace import boundary, furthest
+from protocol.messages import Status
+from protocol.pace import PASSED, Pace, boundary, furthest
+from protocol.presence import Presence
+from protocol.roster import Roster
 from protocol.schedule import Schedule, Window, spread
 
 SCHEDULE = Schedule(12, 2, spread(2, 12), 100)
@@ -40,3 +43,20 @@ def test_a_step_only_goes_forward_and_opens_what_it_passes(step: int, noticed: l
     assert windows == sorted(windows) and len({window.fragment for window in windows}) == len(windows)
     assert all(step < window.due <= reached and SCHEDULE.is_due(window) for window in windows)
     assert {w.fragment for w in windows} == {w.fragment for w in SCHEDULE.windows() if step < w.due <= reached}
+
+
+def test_the_swarms_seconds_a_step_are_seen_in_how_the_pace_moves() -> None:
+    key, run = b"k" * 32, b"r" * 32
+    roster = Roster(run=run, key=key)
+    roster.learn(Presence(1, run, key, (), "train", True, 0, 0.0, 1e9), now=0.0, wall=0.0)
+    pace = Pace(roster=roster, schedule=SCHEDULE, emit=lambda command: None)
+    assert pace.seconds_a_step() is None
+    for step in range(1, 2 * PASSED):
+        roster.say(key, Status(step, 0, bytes(32)))
+        pace.watch(100.0 + 0.5 * step)
+        pace.watch(100.0 + 0.5 * step + 0.1)  # nothing has moved
+    assert pace.seconds_a_step() == 0.5
+    for step in range(2 * PASSED, 3 * PASSED):
+        roster.say(key, Status(step, 0, bytes(32)))
+        pace.watch(200.0 + 2.0 * step)
+    assert pace.seconds_a_step() == 2.0, "only the last moves count"

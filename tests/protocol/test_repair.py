@@ -8,13 +8,14 @@ import torch
 from aggregation.arithmetic import Arithmetic
 from aggregation.codecs import Fp32
 from aggregation.outer import ChunkState
+from protocol.commands import Send
 from protocol.errors import ProtocolError
 from protocol.ledger import Ledger
 from protocol.messages import AskHeads, Heads, LinkMessage, Part, Pull, StateMessage, Status, sha256
 from protocol.presence import Presence
 from protocol.repair import LINKS_A_PULL, PULLS_AT_A_TIME, Repair
 from protocol.roster import Roster
-from protocol.window import Rules, Send, Windows
+from protocol.window import Rules, Windows
 from simulation.swarm import CheapKeys
 
 RUN = b"r" * 32

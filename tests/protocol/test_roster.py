@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages import FINISHED, LEAVING, TRAINING, Status
+from protocol.messages import FINISHED, LEAVING, TRAINING, Link, Part, Status
 from protocol.presence import Presence
 from protocol.roster import MAX_NEIGHBOURS, Roster
 
@@ -165,3 +166,44 @@ def test_newcomers_and_made_up_peers_do_not_pull_the_pace_down() -> None:
     say(one, 1, 90)
     say(one, 2, 0)  # has just come; of the others there is only a record
     assert one.pace() == 100
+
+
+def weighing(*tokens: int, steps: Sequence[int]) -> Roster:
+    """Peers at these steps, and one link that names what they trained."""
+    one = roster(len(steps))
+    for number, step in enumerate(steps):
+        say(one, number, step)
+    one.weigh(0, link_of(*tokens))
+    return one
+
+
+def link_of(*tokens: int, span: int = 10) -> Link:
+    parts = tuple(Part(key(n), count, bytes(32), bytes(64)) for n, count in enumerate(tokens) if count)
+    return Link(0, 10, span, bytes(32), bytes(32), 1, parts, sum(tokens), sum(tokens), bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "steps", "right"),
+    [
+        ((100, 10, 10), [500, 50, 49], 500),  # a fast minority is the pace
+        ((100, 10, 10), [50, 500, 499], 499),  # and does not hold the others when it stands still
+        ((100, *[2] * 20), [300, *[30] * 20], 300),  # twenty laptops do not hold one that trains more than all
+        ((10, 10, 5, 1), [100, 98, 50, 10], 98),
+        ((10, 10, 10, 10), [1 << 39, 40, 40, 40], 40),  # one bad clock moves nobody
+        ((100, 0, 0), [500, 50, 49], 500),  # only one was named so far
+    ],
+)
+def test_pace_is_what_half_of_the_tokens_or_half_of_the_peers_have_reached(
+    tokens: tuple[int, ...], steps: list[int], right: int
+) -> None:
+    assert weighing(*tokens, steps=steps).pace() == right
+
+
+def test_the_newest_link_of_each_chunk_is_what_counts() -> None:
+    one = weighing(10, 100, 10, steps=[50, 500, 49])
+    one.weigh(0, link_of(10, 0, 10))
+    assert one.pace() == 50
+    one.weigh(1, link_of(0, 1000, 0))
+    assert one.pace() == 500
+    one.lose(key(1))
+    assert one.pace() == 50, "the lost do not count"

@@ -11,22 +11,14 @@ import torch
 from aggregation.arithmetic import Arithmetic
 from aggregation.codecs import Fp32
 from aggregation.outer import ChunkState
+from protocol.commands import Close, Contributed, Missed, Send
 from protocol.errors import ProtocolError
 from protocol.ledger import Adoption, Ledger
-from protocol.messages import LEAVING, Contribution, LinkMessage, Open, Parent, Status, sha256
+from protocol.messages import LEAVING, TOKENS_A_STEP, Contribution, LinkMessage, Open, Parent, Status, sha256
 from protocol.presence import Presence
 from protocol.roster import Roster
-from protocol.window import (
-    FORGET_AFTER,
-    MISSING_AFTER,
-    SILENT_AFTER,
-    Close,
-    Contributed,
-    Missed,
-    Rules,
-    Send,
-    Windows,
-)
+from protocol.sending import MISSING_AFTER, SILENT_AFTER
+from protocol.window import FORGET_AFTER, FROZEN, LIGHTER, MISSED_KEPT, SUPERSEDED, TOO_FEW, Rules, Windows
 from simulation.swarm import CheapKeys
 
 RUN = b"r" * 32
@@ -44,7 +36,7 @@ class Bench:
         self.ledger = Ledger(run=RUN, genesis=genesis, arithmetic=ARITHMETIC, keys=keys, weight_cap=4)
         self.roster = Roster(run=RUN, key=ME)
         for key in (ME, A, B, C):
-            self.roster.learn(Presence(1, RUN, key, (), "train", True, 0, 0.0, 1e9), now=0.0, wall=0.0)
+            self.roster.learn(Presence(1, RUN, key, (), "train", key == ME, 0, 0.0, 1e9), now=0.0, wall=0.0)
         self.commands: list[object] = []
         rules = Rules(ROUND, 4, (0,), complete_set)
         self.windows = Windows(rules=rules, ledger=self.ledger, roster=self.roster, emit=self.commands.append)
@@ -75,8 +67,20 @@ class Bench:
         parent = parent or self.ledger.parent(0, self.ledger.tip(0))
         return Contribution(0, due, parent, tokens, sha256(payload), peer, bytes(64)), payload
 
-    def receive(self, peer: bytes, due: int, now: float, tokens: int = 100, parent: Parent | None = None) -> None:
-        self.windows.receive(*self.contribution(peer, due, tokens, parent), now)
+    def receive(
+        self,
+        peer: bytes,
+        due: int,
+        now: float,
+        tokens: int = 100,
+        parent: Parent | None = None,
+        via: bytes | None = None,
+    ) -> None:
+        self.windows.receive(*self.contribution(peer, due, tokens, parent), now, via)
+
+    def rank(self, *owners: bytes) -> None:
+        """From here on this is the ranking of the only chunk."""
+        self.roster.ranked = lambda chunks, due: dict.fromkeys(chunks, owners)  # type: ignore[method-assign]
 
     def round(self, due: int, now: float, *peers: bytes, tokens: int = 100) -> LinkMessage:
         """A window that closes with exactly these contributors."""
@@ -90,7 +94,7 @@ class Bench:
 
 
 def opened(bench: Bench, owners: tuple[bytes, ...] = (A, B, C)) -> None:
-    bench.windows.contribute(*bench.contribution(ME, 10), owners, 0.0)
+    bench.windows.sending.contribute(*bench.contribution(ME, 10), owners, 0.0)
 
 
 # Contributing
@@ -161,9 +165,10 @@ def test_a_link_of_this_or_a_later_due_step_settles(due: int) -> None:
     bench = Bench()
     opened(bench)
     assert bench.ledger.adopt(*close_elsewhere(due)) is Adoption.EXTENDED
-    (settled,) = bench.windows.adopted(0)
-    assert settled.contribution.due == 10
     bench.take()
+    bench.windows.adopted(0)
+    assert not bench.windows.outbound
+    assert bench.take() == ([] if due == 10 else [Missed(0, 10, SUPERSEDED)])
     bench.windows.handle_timer(1000.0)
     assert bench.take() == []
 
@@ -186,6 +191,179 @@ def test_nothing_in_six_patiences_is_missing() -> None:
     missed = [one for one in bench.take() if isinstance(one, Missed)]
     assert missed == [Missed(0, 10, "no link came")]
     assert not bench.windows.outbound
+
+
+def test_who_returns_gets_what_no_owner_was_left_for() -> None:
+    bench = Bench()
+    opened(bench, owners=(A, B))
+    for peer in (A, B):
+        bench.roster.lose(peer)
+        bench.windows.lost(peer, 0.1)
+    bench.take()
+    bench.windows.sending.returned(C, 0.2)
+    assert bench.take() == [], "it is no owner of this chunk"
+    bench.roster.seen(A)
+    bench.windows.sending.returned(A, 0.3)
+    assert bench.sends() == [(A, Contribution)]
+    bench.windows.sending.returned(B, 0.4)
+    assert bench.take() == [], "it is on its way already"
+
+
+def test_a_window_ends_with_one_reason_the_first() -> None:
+    bench = Bench()
+    bench.round(10, 0.0, ME, A, B, C)
+    bench.windows.sending.contribute(*bench.contribution(ME, 20), (ME,), 10.0)
+    bench.receive(ME, 20, 10.0)
+    bench.windows.handle_timer(10.0 + bench.windows.patience)
+    for later in range(2, MISSING_AFTER + 1):
+        bench.windows.handle_timer(10.0 + later * bench.windows.patience)
+    assert [one for one in bench.take() if isinstance(one, Missed)] == [Missed(0, 20, TOO_FEW)]
+
+
+def test_the_reasons_of_a_chunk_that_is_never_closed_do_not_pile_up() -> None:
+    bench = Bench()
+    for due in range(10, 10_000, 10):
+        bench.windows.miss(0, due, TOO_FEW)
+    assert len(bench.take()) == 999
+    assert len(bench.windows._missed) <= MISSED_KEPT + 1
+
+
+def test_a_gathering_that_a_later_link_overtakes_says_so() -> None:
+    bench = Bench()
+    bench.receive(A, 10, 0.0)
+    bench.take()
+    bench.adopt(*close_elsewhere(20))
+    assert Missed(0, 10, SUPERSEDED) in bench.take()
+    assert not bench.windows.gathering
+
+
+def test_what_stands_on_a_lighter_branch_is_not_closed_and_says_so() -> None:
+    bench = Bench()
+    heavy = bench.round(10, 0.0, ME, A, B, C, tokens=10**6)
+    genesis = Parent(heavy.link.parent, heavy.link.state, 0, 0, 0, 0, 0)
+    bench.receive(A, 20, 10.0, parent=genesis)
+    span = bench.windows.gathering[0, 20].span
+    bench.windows.handle_timer(10.0 + span)
+    bench.windows.handle_timer(10.0 + FORGET_AFTER * span)
+    assert bench.take()[-1] == Missed(0, 20, LIGHTER)
+
+
+# Passing on
+
+
+def passing_on(*owners: bytes) -> Bench:
+    """X = C cannot reach A; we can, and A ranks before us."""
+    bench = Bench()
+    bench.rank(*(owners or (A, ME, B)))
+    bench.receive(C, 10, 0.0)
+    return bench
+
+
+def test_what_comes_to_a_lesser_owner_is_passed_on_unchanged() -> None:
+    bench = passing_on()
+    (sent,) = bench.take()
+    assert isinstance(sent, Send)
+    assert (sent.to, sent.message, sent.bulk) == (A, *bench.contribution(C, 10))
+    bench.receive(C, 10, 0.1)
+    assert bench.take() == [], "once"
+    bench.receive(B, 10, 0.2)
+    assert bench.sends() == [(A, Contribution)]
+
+
+def test_what_was_passed_on_to_us_is_never_passed_on() -> None:
+    bench = Bench()
+    bench.rank(A, ME, B)
+    bench.receive(C, 10, 0.0, via=B)
+    assert Contribution not in [kind for _, kind in bench.sends()]
+    assert bench.windows.gathering[0, 10].to is None
+
+
+def test_the_link_is_relayed_to_who_sent_to_us_named_or_not() -> None:
+    bench = passing_on()
+    bench.take()
+    bench.adopt(*close_elsewhere(10))
+    assert bench.sends() == [(C, LinkMessage)]
+
+
+def test_we_close_when_the_last_better_owner_is_lost() -> None:
+    bench = passing_on(A, B, ME)
+    bench.take()
+    bench.roster.lose(A)
+    bench.windows.lost(A, 0.5)
+    assert bench.sends() == [(B, Contribution)], "B is better than we are"
+    bench.roster.lose(B)
+    bench.windows.lost(B, 0.6)
+    assert (ME, Open) in bench.sends()
+    bench.receive(ME, 10, 0.7)
+    link = bench.closed()
+    assert link is not None and len(link.link.parts) == 2
+
+
+def test_a_better_owner_that_is_silent_is_given_up() -> None:
+    bench = passing_on()
+    bench.take()
+    bench.windows.handle_timer(SILENT_AFTER * bench.windows.patience)
+    assert {kind for _, kind in bench.sends()} == {Open}, "now we ask for the others' contributions ourselves"
+    bench.windows.handle_timer((SILENT_AFTER + 1) * bench.windows.patience)
+    assert bench.closed() is not None
+
+
+def test_an_owner_that_our_own_contribution_gave_up_is_not_tried() -> None:
+    bench = Bench()
+    bench.rank(A, ME, B)
+    bench.windows.sending.contribute(*bench.contribution(ME, 10), (A, ME, B), 0.0)
+    bench.receive(C, 10, 0.5)
+    bench.windows.handle_timer(SILENT_AFTER * bench.windows.patience)
+    assert bench.sends()[-1] == (ME, Contribution)
+    bench.receive(ME, 10, SILENT_AFTER * bench.windows.patience)
+    assert bench.windows.gathering[0, 10].to is None
+
+
+def test_of_two_that_take_each_other_for_the_better_one_the_lesser_key_closes() -> None:
+    bench = passing_on()
+    bench.receive(B, 10, 0.1, via=A)
+    assert bench.windows.gathering[0, 10].to is None, "our key is the lesser one"
+    other = Bench()
+    other.roster.learn(Presence(1, RUN, bytes(32), (), "train", True, 0, 0.0, 1e9), now=0.0, wall=0.0)
+    other.rank(bytes(32), ME)
+    other.receive(C, 10, 0.0)
+    other.receive(B, 10, 0.1, via=bytes(32))
+    assert other.windows.gathering[0, 10].to == bytes(32)
+
+
+def test_late_ones_that_were_passed_on_are_answered_through_who_passed_them_on() -> None:
+    bench = Bench()
+    link = bench.round(10, 0.0, ME, A, B)
+    bench.take()
+    old = Parent(link.link.parent, link.link.state, 0, 0, 0, 0, 0)
+    bench.receive(C, 10, 2.5, parent=old, via=B)
+    assert bench.sends() == [(B, LinkMessage)]
+
+
+def test_who_is_lost_to_us_but_reaches_us_through_another_is_waited_for() -> None:
+    bench = Bench()
+    bench.roster.lose(C)
+    for peer in (ME, A, B):
+        bench.receive(peer, 10, 0.0)
+    link = bench.closed()
+    assert link is not None, "lost, and nobody passes on for it"
+    genesis = Parent(link.link.parent, link.link.state, 0, 0, 0, 0, 0)
+    bench.receive(C, 10, 0.5, parent=genesis, via=B)
+    bench.take()
+    for peer in (ME, A, B):
+        bench.receive(peer, 20, 10.0)
+    assert bench.closed() is None
+    bench.receive(C, 20, 10.3, via=B)
+    link = bench.closed()
+    assert link is not None and len(link.link.parts) == 4
+
+
+def test_who_was_frozen_while_it_passed_on_forgets() -> None:
+    bench = passing_on()
+    bench.take()
+    bench.windows.handle_timer(100.0)
+    assert bench.take() == [Missed(0, 10, FROZEN)]
+    assert not bench.windows.gathering
 
 
 # Owning
@@ -267,6 +445,13 @@ def test_the_deadline_has_a_floor_and_a_cap() -> None:
         assert bench.windows.timer == span
 
 
+def test_the_deadline_of_a_slow_owner_is_capped_by_what_the_swarm_can_hide() -> None:
+    bench = Bench()
+    bench.windows.patience, bench.windows.hidden = 20.0, 2.0
+    bench.receive(A, 10, 0.0)
+    assert bench.windows.timer == 2.0
+
+
 def test_late_contributions_are_answered_and_their_lateness_counts() -> None:
     bench = Bench()
     link = bench.round(10, 0.0, ME, A, B)
@@ -294,14 +479,14 @@ def test_who_says_that_it_came_late_is_expected_next_time() -> None:
 def test_a_link_adopted_while_gathering_answers_those_it_does_not_name() -> None:
     bench = Bench()
     bench.receive(A, 10, 0.0)
-    bench.receive(ME, 10, 0.0)
+    bench.receive(B, 10, 0.0)
     bench.take()
     alone = Bench()
     alone.receive(A, 10, 0.0, tokens=1000)
     alone.windows.handle_timer(1.0)
     (close,) = [one for one in alone.take() if isinstance(one, Close)]
     bench.adopt(close.message, close.payload)
-    assert bench.sends() == [(ME, LinkMessage)]
+    assert bench.sends() == [(B, LinkMessage)]
     assert not bench.windows.gathering
 
 
@@ -316,6 +501,7 @@ def test_a_window_that_cannot_close_is_forgotten_after_four_deadlines() -> None:
     assert bench.windows.gathering
     bench.windows.handle_timer(10.0 + FORGET_AFTER * span)
     assert not bench.windows.gathering
+    assert bench.take()[-1] == Missed(0, 20, TOO_FEW)
 
 
 def test_after_the_deadline_it_closes_as_soon_as_there_are_enough() -> None:
@@ -333,8 +519,9 @@ def test_after_the_deadline_it_closes_as_soon_as_there_are_enough() -> None:
 def test_an_owner_that_was_frozen_over_its_deadline_forgets() -> None:
     bench = Bench()
     bench.receive(A, 10, 0.0)
+    bench.take()
     bench.windows.handle_timer(100.0)
-    assert bench.closed() is None
+    assert bench.take() == [Missed(0, 10, FROZEN)]
     assert not bench.windows.gathering
 
 
@@ -375,7 +562,7 @@ def test_a_liar_with_a_made_up_branch_does_not_take_the_window() -> None:
     bench = Bench()
     bench.round(10, 0.0, ME, A, B, C)
     lie = Parent(bytes(32), bytes(32), 7, 10, 10, 1 << 60, 1 << 61)
-    bench.receive(A, 20, 10.0, tokens=1 << 40, parent=lie)
+    bench.receive(A, 20, 10.0, tokens=10 * TOKENS_A_STEP, parent=lie)
     for peer in (ME, B, C):
         bench.receive(peer, 20, 10.0)
     link = bench.closed()
@@ -420,12 +607,14 @@ def test_contributions_that_cannot_be_are_refused_and_nothing_starts() -> None:
     ):
         with pytest.raises(ProtocolError):
             bench.receive(A, 20, 10.0, parent=impossible)
+    with pytest.raises(ProtocolError, match="more tokens"):
+        bench.receive(A, 20, 10.0, tokens=10 * TOKENS_A_STEP + 1)
     assert not bench.windows.gathering
 
 
 def test_enormous_tokens_count_four_times_the_lower_median() -> None:
     bench = Bench()
-    for peer, tokens in ((ME, 100), (A, 100), (B, 100), (C, 1 << 40)):
+    for peer, tokens in ((ME, 100), (A, 100), (B, 100), (C, 10 * TOKENS_A_STEP)):
         bench.receive(peer, 10, 0.0, tokens=tokens)
     link = bench.closed()
     assert link is not None and link.link.weight == 700

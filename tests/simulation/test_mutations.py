@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 
-from protocol import merging, node, window
+from protocol import merging, pace, retrying, sending, window
+from protocol.groups import weight_of
 from protocol.ledger import Adoption, Chain, Entry, Ledger
 from protocol.messages import Contribution, Parent
 from protocol.node import Node
+from protocol.pace import Pace
 from protocol.repair import Repair
+from protocol.retrying import Retries
 from protocol.roster import Roster
-from protocol.window import Gathering, Outbound, Windows
+from protocol.sending import Outbound, Sending
+from protocol.window import Gathering, Windows
 from simulation import swarm
 from simulation.faults import run
 from simulation.scenarios import SCENARIOS
@@ -30,21 +34,21 @@ Patch = pytest.MonkeyPatch
 
 def failover_off(patch: Patch) -> None:
     """A contribution goes to its first owner and nowhere else."""
-    original = Windows._to_next_owner
+    original = Sending._to_next_owner
 
-    def only_first(self: Windows, out: Outbound, now: float) -> None:
+    def only_first(self: Sending, out: Outbound, now: float) -> None:
         if out.cursor < 0:
             original(self, out, now)
             out.cursor = max(out.cursor, 0)
         else:
             out.since = inf
 
-    patch.setattr(Windows, "_to_next_owner", only_first)
+    patch.setattr(Sending, "_to_next_owner", only_first)
 
 
 def silence_ignored(patch: Patch) -> None:
     """Only a closed stream makes a contributor turn to the next owner."""
-    patch.setattr(window, "SILENT_AFTER", 10**6)
+    patch.setattr(sending, "SILENT_AFTER", 10**6)
 
 
 def grouping_off(patch: Patch) -> None:
@@ -75,7 +79,7 @@ def greatest_claim_wins(patch: Patch) -> None:
         groups: dict[Parent, list[tuple[Contribution, bytes]]] = {}
         for item in gathering.received.values():
             groups.setdefault(item[0].parent, []).append(item)
-        return max(groups.values(), key=lambda group: group[0][0].parent.cumulative + self._weight(group))
+        return max(groups.values(), key=lambda group: group[0][0].parent.cumulative + weight_of(group, 4))
 
     patch.setattr(Windows, "_best", heaviest)
 
@@ -109,7 +113,7 @@ def deadline_at_once(patch: Patch) -> None:
 def lateness_of_the_late_ignored(patch: Patch) -> None:
     """A peer that came after the close is forgotten: next time it is not waited for either."""
     patch.setattr(Windows, "came_late", lambda self, peer, chunk, due, now: None)
-    patch.setattr(Windows, "_answer", lambda self, message, now: None)
+    patch.setattr(Windows, "_answer", lambda self, message, to, now: None)
 
 
 def state_digest_unchecked(patch: Patch) -> None:
@@ -152,7 +156,7 @@ def no_tie_break(patch: Patch) -> None:
 
 def siblings_refused(patch: Patch) -> None:
     """A peer never steps back."""
-    patch.setattr(Ledger, "_switch", lambda self, chain, branch: Adoption.OLD)
+    patch.setattr(Ledger, "_switch", lambda self, chain, branch, start: Adoption.OLD)
 
 
 def repair_off(patch: Patch) -> None:
@@ -167,13 +171,13 @@ def whole_state_off(patch: Patch) -> None:
 
 def notice_off(patch: Patch) -> None:
     """Nobody is pulled along."""
-    patch.setattr(Node, "_emit_notices", lambda self: None)
+    patch.setattr(Pace, "release", lambda self: None)
 
 
 def pace_unbounded(patch: Patch) -> None:
     """Any window may be noticed, and owned."""
-    patch.setattr(node, "furthest", lambda pace, schedule: 1 << 40)
-    patch.setattr(Node, "_is_far", lambda self, due: False)
+    patch.setattr(pace, "furthest", lambda pace, schedule: 1 << 40)
+    patch.setattr(Pace, "is_far", lambda self, due: False)
 
 
 def tokens_of_missed_windows_lost(patch: Patch) -> None:
@@ -182,7 +186,8 @@ def tokens_of_missed_windows_lost(patch: Patch) -> None:
 
     def forgetting(self: Node, window: Any, local: Any, tokens: int, now: float) -> None:
         for chunk in self.chunks_of(window.fragment):
-            self._marks[chunk] = max(self._marks.get(chunk, 0), tokens - 1200)
+            marks = self.contributor.marks
+            marks[chunk] = max(marks.get(chunk, 0), tokens - 1200)
         original(self, window, local, tokens, now)
 
     patch.setattr(Node, "open", forgetting)
@@ -193,7 +198,7 @@ def tokens_counted_twice(patch: Patch) -> None:
     original = Node.open
 
     def never_settled(self: Node, window: Any, local: Any, tokens: int, now: float) -> None:
-        self._marks.clear()
+        self.contributor.marks.clear()
         original(self, window, local, tokens, now)
 
     patch.setattr(Node, "open", never_settled)
@@ -216,6 +221,50 @@ def trainer_waits(patch: Patch) -> None:
             original(self, then)
 
     patch.setattr(swarm.SimulatedPeer, "_when_settled", wait)
+
+
+def passing_on_off(patch: Patch) -> None:
+    """Every owner closes what it gets itself."""
+    patch.setattr(Windows, "_better", lambda self, chunk, due, silent: None)
+
+
+def passed_on_not_expected(patch: Patch) -> None:
+    """Who reaches an owner only through another is not waited for."""
+    original = Windows._expected
+
+    def forgetting(self: Windows, chunk: int, due: int) -> set[bytes]:
+        self._through.clear()
+        return original(self, chunk, due)
+
+    patch.setattr(Windows, "_expected", forgetting)
+
+
+def retries_off(patch: Patch) -> None:
+    """What nobody closed is left."""
+    patch.setattr(Retries, "opened", lambda self, window, now: None)
+
+
+def retries_whatever_the_network(patch: Patch) -> None:
+    """Retries go out however slow the last window was."""
+    patch.setattr(retrying, "QUICK", inf)
+    patch.setattr(Retries, "settled", lambda self, chunk, due, now: setattr(self, "_took", 0.0))
+    original = Retries.opened
+
+    def always(self: Retries, window: Any, now: float) -> None:
+        self._took = 0.0
+        original(self, window, now)
+
+    patch.setattr(Retries, "opened", always)
+
+
+def pace_by_number_only(patch: Patch) -> None:
+    """A fast minority does not count."""
+    patch.setattr(Roster, "weigh", lambda self, chunk, link: None)
+
+
+def deadlines_of_a_slow_owner(patch: Patch) -> None:
+    """A slow owner waits as long as its own τ hides."""
+    patch.setattr(Windows, "hidden", property(lambda self: inf, lambda self, seconds: None), raising=False)
 
 
 def lost_peers_awaited(patch: Patch) -> None:
@@ -246,6 +295,12 @@ MUTANTS = [
     tokens_counted_twice,
     merges_lost,
     trainer_waits,
+    passing_on_off,
+    passed_on_not_expected,
+    retries_off,
+    retries_whatever_the_network,
+    pace_by_number_only,
+    deadlines_of_a_slow_owner,
     lost_peers_awaited,
 ]
 
