@@ -22,6 +22,7 @@ from protocol.messages import (
     TRAINING,
     VERSION,
     AskHeads,
+    Busy,
     Contribution,
     Heads,
     Hello,
@@ -201,10 +202,12 @@ class Node:
                 window = self._near(self._window_of(message.link.chunk, message.link.due))
                 self._check_owner(peer, message)
                 self._adopt(peer, message, bulk, now)
+                self.repair.heard_from(peer, message.link.chunk, whole=False, now=now)
                 self._notice(window)
             case StateMessage():
                 self._check_owner(peer, message)
                 self._take_state(message, bulk, now)
+                self.repair.heard_from(peer, message.link.chunk, whole=True, now=now)
             case Open():
                 window = self._near(Window(message.fragment, message.due))
                 for chunk in self.chunks_of(window.fragment):
@@ -221,7 +224,9 @@ class Node:
                 self.repair.heard_heads(peer, message, now)
             case Pull():
                 self._check_known(peer)
-                self.repair.serve(peer, message, self._arithmetic.dump)
+                self.repair.serve(peer, message, self._arithmetic.dump, now)
+            case Busy():
+                self.repair.heard_busy(peer, message, now)
             case Hello():
                 if message.version != VERSION:
                     raise ProtocolError("another version of the protocol")
@@ -324,6 +329,7 @@ class Node:
         self.handle_timer(now)
         self.roster.lose(peer)
         self.windows.lost(peer, now)
+        self.repair.lost(peer, now)
         self._run(now)
 
     # Pace
