@@ -54,6 +54,7 @@ class Network:
         `notice` gets sentences for the user, from this thread or the outer one.
         """
         self.settings = settings
+        self.started = clock.monotonic()
         self._notice = notice
         self.identity: Identity = load_or_create(settings.out / "identity")
         self.loop = uvloop.new_event_loop()

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -151,6 +152,7 @@ class Progress:
             "seconds": self._seconds(),
             "utilization": self._utilization(),
             "outer_digest": self._ending["outer_digest"],
+            "joined": self._joined(),
             "evaluation": {
                 "outer_loss_start": _finite(self.loss_start),
                 "outer_loss_end": _finite(self._ending["loss_end"]),
@@ -159,6 +161,14 @@ class Progress:
             "traffic": self._traffic(),
             "model": self._model,
         }
+
+    def _joined(self) -> dict[str, Any] | None:
+        """How a newcomer came in; None for who was there from the start."""
+        peer = self._peer
+        if not peer or not peer.joined:
+            return None
+        first = peer.outer.first_contribution
+        return {"seconds": first - peer.network.started if first else None, **asdict(peer.joined)}
 
     def _step_tokens(self) -> int:
         return self._settings.batch * int(self._model.get("sequence", 1))

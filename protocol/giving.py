@@ -1,4 +1,5 @@
-"""What a peer gives to those who lack something: links or whole states, in the background (docs/protocol.md, section 8).
+"""What a peer gives to those who lack something: links or whole states, in the background (docs/protocol.md, section
+8).
 
 Under a cap one answer goes out at a time, and none while a window of our own is young: whoever asks waits a moment in
 a short queue, or is told to ask another. The cap counts the bulk bytes of links and states, asked for by anyone.

@@ -140,6 +140,7 @@ class Records(Message, frozen=True, tag=10):
 
 
 MAX_BUSY: Final = 60_000
+"""Milliseconds."""
 
 
 class Busy(Message, frozen=True, tag=11):

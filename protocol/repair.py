@@ -247,6 +247,7 @@ class Repair:
     def _again(self, chunk: int) -> None:
         """A pull has ended with nothing: the chunk is the next to be asked for, of someone else if there is one."""
         del self._pulling[chunk]
+        self._pulled.pop(chunk, None)
         self._wanted = {chunk: None, **self._wanted}
 
     def asked(self, peer: bytes, chunk: int) -> bool:

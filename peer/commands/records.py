@@ -56,6 +56,17 @@ class PeerTraffic(msgspec.Struct, frozen=True):
     peak_window_bytes: int = 0
 
 
+class JoinedRun(msgspec.Struct, frozen=True):
+    """How a newcomer came into a run that was under way. `seconds` until its first contribution, None before it."""
+
+    from_step: int = 0
+    seconds: float | None = None
+    fetch_seconds: float = 0.0
+    bytes: int = 0
+    state_bytes: int = 0
+    donors: int = 0
+
+
 class Summary(msgspec.Struct, frozen=True):
     """`summary.json`: a peer's own account of itself."""
 
@@ -71,6 +82,7 @@ class Summary(msgspec.Struct, frozen=True):
     seconds: Seconds = Seconds()
     utilization: float | None = None
     outer_digest: str | None = None
+    joined: JoinedRun | None = None
     evaluation: Evaluation = Evaluation()
     traffic: PeerTraffic = PeerTraffic()
 
@@ -145,7 +157,13 @@ class Contributed(msgspec.Struct, frozen=True, tag_field="kind", tag="contribute
     payload_bytes: int
 
 
-Event = Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed
+class Joined(msgspec.Struct, frozen=True, tag_field="kind", tag="joined"):
+    """The peer came into a run under way, and began at a swarm step."""
+
+    from_step: int
+
+
+Event = Joined | Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed
 _DECODER = msgspec.json.Decoder(Event)
 
 

@@ -93,6 +93,7 @@ def _peer_entry(outcome: Outcome, summary: Summary) -> PeerEntry:
         seconds=summary.seconds,
         utilization=summary.utilization,
         outer_digest=summary.outer_digest,
+        joined=summary.joined,
     )
 
 

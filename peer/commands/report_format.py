@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from peer.commands.records import Evaluation, Seconds, WindowCounts
+from peer.commands.records import Evaluation, JoinedRun, Seconds, WindowCounts
 
 VERSION = 1
 Exit = Literal["finished", "killed", "failed"]
@@ -45,6 +45,7 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Seconds
     utilization: float | None
     outer_digest: str | None
+    joined: JoinedRun | None = None
 
 
 class Contributor(msgspec.Struct, frozen=True):

@@ -9,10 +9,10 @@ from aggregation.arithmetic import Arithmetic
 from aggregation.codecs import Fp32
 from aggregation.outer import ChunkState
 from protocol.errors import ProtocolError
+from protocol.giving import LINKS_A_PULL, LONGEST_QUEUE, WINDOW_FIRST
 from protocol.ledger import Ledger
 from protocol.messages import AskHeads, Busy, Heads, LinkMessage, Part, Pull, StateMessage, Status, sha256
 from protocol.presence import Presence
-from protocol.giving import LINKS_A_PULL, LONGEST_QUEUE, WINDOW_FIRST
 from protocol.repair import PULLS_A_DONOR, PULLS_AT_A_TIME, Repair
 from protocol.roster import Roster
 from protocol.window import Rules, Send, Windows
