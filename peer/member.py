@@ -190,14 +190,13 @@ class Peer:
             return
         sizes = [8 * chunk.numel + self.arithmetic.result_bytes(chunk.index) for chunk in self.chunks]
         newcomer = Newcomer(self.outer, sizes)
-        read = self.outer.transport.traffic.read.total()
         seconds, look = newcomer.fetch(self.network.call, self.network.notice, lambda: stop() or bool(self.alone))
         states, pace, self._bare = self._in_outer(self.outer.take_over)
         for chunk, state in zip(self.chunks, states, strict=True):
             self._parameters.write(chunk.fragment, chunk.start, state.anchor)
         self.step = min(pace or reached, self.schedule.steps)
         size = newcomer.size(look.linked - look.bare)
-        self.joined = Joined(self.step, seconds, look.read - read, size, look.donors)
+        self.joined = Joined(self.step, seconds, look.read, size, look.donors)
         self.record.write("joined", **asdict(self.joined))
         self.network.post(self.outer.set_step, self.step, None)
 

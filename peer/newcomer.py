@@ -27,7 +27,7 @@ JOIN_WARMUP: Final = 10
 
 @dataclass(slots=True)
 class Joined:
-    """How a newcomer came in. `bytes` is all that its streams read meanwhile, `state_bytes` a whole state's size."""
+    """How a newcomer came in. `bytes` is all that its streams had read by then, `state_bytes` a whole state's size."""
 
     from_step: int
     fetch_seconds: float

@@ -95,6 +95,7 @@ def test_a_donor_is_killed_while_it_gives_and_the_newcomer_gets_in(tmp_path: Pat
     text = tmp_path / "text.txt"
     text.write_bytes(b"A potluck is a meal that everyone brings a dish to. " * 400)
     fields = {"run.start_peers": 2, "run.steps": 1_000_000, "data.sequence": 32, "codec.chunk": 16_384}
+    fields |= {"schedule.sync_every": 8, "schedule.overlap": 2}
     manifest = tmp_path / "run.toml"
     manifest.write_text(dumps(seal(changed(PRESETS["demo"], fields), load_corpus(str(text)))))
     key = ["--identity", str(tmp_path / "bootstrap.key"), "--listen", "/ip4/127.0.0.1/tcp/0"]
@@ -106,15 +107,15 @@ def test_a_donor_is_killed_while_it_gives_and_the_newcomer_gets_in(tmp_path: Pat
         started: Process = start("peer", "--json", "--join", address, "--name", name, *common, *more)
         return started
 
-    old = [peer(name, "--manifest", str(manifest), "--give", "4", "--slowdown", "2") for name in ("one", "two")]
+    old = [peer(name, "--manifest", str(manifest), "--give", "4", "--slowdown", "3") for name in ("one", "two")]
     for donor in old:
-        donor.wait_for(lambda event: event["event"] == "row" and event["step"] >= 45)
+        donor.wait_for(lambda event: event["event"] == "row" and event["step"] >= 20)
     newcomer = peer("late")  # knows an address, and where the text is
     newcomer.wait_for(lambda event: event["event"] == "notice" and "from 2 peers" in event["text"])
     old[1].kill()
     begun = newcomer.wait_for(lambda event: event["event"] == "row")
     (joined,) = lines(tmp_path / "late", "joined")
-    assert begun["step"] > joined["from_step"] >= 45 and begun["inner_step"] >= 1
+    assert begun["step"] > joined["from_step"] >= 20 and begun["inner_step"] >= 1
     assert joined["donors"] == 2
 
     (first, *_) = until(lambda: lines(tmp_path / "late", "contributed"))
