@@ -99,6 +99,11 @@ class Rendezvous:
         """How many records have been refused: others' bad stores, and bad answers to us."""
         return self._rules.refused
 
+    @property
+    def asked(self) -> bool:
+        """Whether all the addresses given have been tried; `joined` says whether one answered."""
+        return bool(self._through)
+
     def announce(self, run: bytes, make_record: Callable[[], bytes]) -> None:
         """From now on keep a presence record of ours in the DHT, renewed every third of its life.
 

@@ -11,6 +11,7 @@ from aggregation.arithmetic import Arithmetic
 from aggregation.codecs import codec
 from aggregation.fragments import Chunk
 from aggregation.outer import fresh
+from bootstrap.addresses import is_loopback
 from bootstrap.identity import Identity
 from peer.frames import FrameLimits
 from peer.parameters import Parameters
@@ -35,6 +36,8 @@ HEADS_BYTES: Final = 48
 """Of a chunk in the message that lists all heads, the largest header there is in a large run."""
 LOCKSTEP_OVERDUE: Final = 30.0
 """Seconds until a silent peer is lost in lock-step, where everyone waits: a busy machine must not cost the run."""
+GIVE_MBIT: Final = 50.0
+"""Given away without a cap on uploads, where it goes over a network."""
 SMALL_HEADER: Final = max(limit for tag, limit in HEADER_LIMITS.items() if tag != 7)
 
 
@@ -73,7 +76,7 @@ class Assembly:
         fragment_of = tuple(chunk.fragment for chunk in self.chunks)
         complete = manifest.run.start_peers if self.settings.lockstep else 0
         schedule = schedule_of(manifest)
-        return Node(
+        node = Node(
             ledger=ledger,
             arithmetic=arithmetic,
             roster=Roster(run=run, key=self.identity.key),
@@ -82,6 +85,8 @@ class Assembly:
             keys=keys,
             random=_seeded_random(self.identity.key),
         )
+        node.repair.giving.rate = give_rate(self.settings)
+        return node
 
     def stream_options(self, arithmetic: Arithmetic) -> StreamOptions:
         """No frame of this run is larger than its largest whole state, so nobody can make us hold more."""
@@ -126,6 +131,16 @@ class Assembly:
             name=self.settings.name,
         )
         return farewell.encode(words, self.identity.sign), words.expires
+
+
+def give_rate(settings: Settings) -> float | None:
+    """Bytes a second that we give to those who lack something; None is no cap, for swarms on one machine."""
+    if settings.give_mbit:
+        return settings.give_mbit * 125_000
+    if settings.upload_mbit:
+        return settings.upload_mbit * 125_000 / 2
+    addresses = [*settings.join, *([] if settings.listen == "auto" else [settings.listen])]
+    return None if all(map(is_loopback, addresses)) else GIVE_MBIT * 125_000
 
 
 def _fitting(addresses: Sequence[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -23,6 +24,7 @@ from peer import clock
 from peer.assembly import Assembly
 from peer.mailbox import Anchor, Mailbox
 from peer.network import CALL_TIMEOUT, Network, NetworkFailed
+from peer.newcomer import Joined, Newcomer
 from peer.outer import Outer
 from peer.parameters import Parameters
 from peer.record import Record
@@ -43,6 +45,8 @@ GATHER_TIMEOUT: Final = 120.0
 """Longest wait, in seconds, for the run's `start_peers` before the first step."""
 FAREWELL_SECONDS: Final = 4.0
 """Longest that leaving word in the DHT may take."""
+LOOK_TIMEOUT: Final = 10.0
+"""Longest wait, in seconds, for news of a run under way at the addresses that we join."""
 LOCKSTEP_TIMEOUT: Final = 120.0
 """In lock-step: longest wait for one merge. A swarm that misses it has failed."""
 
@@ -86,6 +90,10 @@ class Peer:
         self._from_step = 0
         """The first due step for which our record counts. Renewals must not move it: for a while nobody would own."""
         self._closed = False
+        self.joined: Joined | None = None
+        """How we came into a run that was under way; None for who was there from its start."""
+        self._bare: frozenset[int] = frozenset()
+        """Chunks of which our parameters are still the initial ones, though the swarm's are not."""
         self._assembly = Assembly(manifest, network.identity, network.settings, self.chunks)
         self.arithmetic = self._assembly.arithmetic()
         self.record = Record(
@@ -159,14 +167,17 @@ class Peer:
 
     def gather(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Wait for the run's `start_peers`, if it has not begun yet; at most two minutes. Says what it waits for."""
-        wanted, end, told = self.manifest.run.start_peers, clock.monotonic() + GATHER_TIMEOUT, 0.0
+        began = clock.monotonic()
+        wanted, end, told = self.manifest.run.start_peers, began + GATHER_TIMEOUT, 0.0
         while not stop() and not self.alone and not self.own_step:
             here = self._in_outer(self.outer.present)
             reached = self._in_outer(self.outer.furthest)
             if reached >= self.schedule.sync_every:  # a run that is under way: own from two windows ahead
                 self._from_step = reached + 2 * -(-self.schedule.sync_every // len(self.schedule.offsets))
                 self.network.post(self.network.rendezvous.announce_soon)
-            if reached or here >= wanted:
+                self._join_in(stop, reached)
+            met = clock.monotonic() > began + LOOK_TIMEOUT or self._in_outer(self.outer.met)
+            if reached or (here >= wanted and met):
                 return
             if clock.monotonic() > end:
                 self.network.notice("Not all peers came; starting with those who are here.")
@@ -175,6 +186,22 @@ class Peer:
                 told = clock.monotonic()
                 self.network.notice(f"{here} of {wanted} peers are here; waiting for the others before the first step.")
             self._in_outer(lambda: asyncio.sleep(0.1))
+
+    def _join_in(self, stop: Callable[[], bool], reached: int) -> None:
+        """A run under way: begin at its step, with its outer parameters, so that our first Δ is of our own training."""
+        if self.settings.lockstep:
+            return
+        sizes = [8 * chunk.numel + self.arithmetic.result_bytes(chunk.index) for chunk in self.chunks]
+        newcomer = Newcomer(self.outer, sizes)
+        seconds, look = newcomer.fetch(self.network.call, self.network.notice, lambda: stop() or bool(self.alone))
+        states, pace, self._bare = self._in_outer(self.outer.take_over)
+        for chunk, state in zip(self.chunks, states, strict=True):
+            self._parameters.write(chunk.fragment, chunk.start, state.anchor)
+        self.step = min(pace or reached, self.schedule.steps)
+        size = newcomer.size(look.linked - look.bare)
+        self.joined = Joined(self.step, seconds, look.read, size, look.donors)
+        self.record.write("joined", **asdict(self.joined))
+        self.network.post(self.outer.set_step, self.step, None)
 
     def _in_outer(self, work: Callable[[], Any], timeout: float = CALL_TIMEOUT) -> Any:
         return self.network.call(work(), timeout)
@@ -200,6 +227,7 @@ class Peer:
         self.times.hook += self._boundary_at - now
 
     def _boundary(self) -> None:
+        bare = self.outer.bare  # read before the mail: whatever leaves it has an anchor there, or is nobody's
         noticed = self._collect()
         if self.settings.lockstep:
             noticed = []
@@ -208,6 +236,7 @@ class Peer:
         if self.schedule.overlap and (self.settings.lockstep or self.settings.merge_wait):
             self._await(merging)
         self._mix()
+        self._dress(bare)
         self.network.post(self.outer.set_step, self.step, self.times.step)
         for window in windows:
             self._open(window)
@@ -232,8 +261,25 @@ class Peer:
         self._anchors[anchor.chunk] = anchor.values
         self._merges.settled(anchor.chunk, anchor.due, anchor.links, anchor.mix)
 
+    def _dress(self, bare: frozenset[int]) -> None:
+        """Forget the chunks whose anchors have come since we began without them."""
+        if self._bare:
+            self._bare &= bare
+            if not self._bare:
+                self.network.post(self.outer.end_joining)
+
+    def _too_new(self, window: Window) -> str:
+        """Why a newcomer does not contribute to a window yet; empty if it may."""
+        if any(self.fragment_of[chunk] == window.fragment for chunk in self._bare):
+            return "has not got the outer parameters yet"
+        short = self.joined is not None and self.own_step < self.schedule.overlap
+        return "has joined a moment ago" if short else ""
+
     def _open(self, window: Window) -> None:
-        """Hand a snapshot over; skip the window if the outer thread is behind."""
+        """Hand a snapshot over; skip the window if the outer thread is behind, or we are too new."""
+        if reason := self._too_new(window):
+            self.record.write("missed_whole", fragment=window.fragment, due=window.due, reason=reason)
+            return
         if self.outer.pending[window.fragment] > 0 and not self.settings.lockstep:
             self.record.write("missed_whole", fragment=window.fragment, due=window.due, reason="outer thread behind")
             return
@@ -285,6 +331,9 @@ class Peer:
         if not bool(local.isfinite().all()):
             log.warning("chunk %d of our parameters was not finite: it is the swarm's now", mix.chunk)
             alpha = 0.0
+        if mix.chunk in self._bare:
+            alpha = 0.0  # ours are the initial parameters
+            self._bare -= {mix.chunk}
         self._parameters.write(chunk.fragment, chunk.start, merge(local, anchor, alpha))
         self.record.mixed(mix.chunk, mix.due, mix.late, mix.power)
 

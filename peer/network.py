@@ -67,6 +67,7 @@ class Network:
         written while the peer trains.
         """
         self.settings = settings
+        self.started = clock.monotonic()
         self._notice = notice
         self.disk = disk or DiskTrouble(settings.out, self.notice)
         self.identity: Identity = load_or_create(settings.out / "identity")

@@ -88,6 +88,10 @@ class Outer:
         """Openings per fragment that the trainer has handed over and this thread has not seen yet. The trainer adds
         only where nothing is pending, so the two threads never change one at the same time."""
         self.window_bytes = WindowBytes()
+        self.bare: frozenset[int] = frozenset()
+        """For a newcomer: chunks that are still at genesis here and not elsewhere. The trainer reads it."""
+        self.first_contribution: float | None = None
+        """When, on the monotonic clock."""
         self.dht_bytes = 0
         """Presence records read from and written to the DHT: their own bytes, not libp2p's."""
         self._rendezvous = rendezvous
@@ -101,6 +105,7 @@ class Outer:
         self._timer: asyncio.TimerHandle | None = None
         self._discovery: asyncio.Task[None] | None = None
         self._logged: defaultdict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=LINKS_LOGGED))
+        self._looked = False
         self._stopped = False
 
     async def start(self) -> None:
@@ -126,10 +131,12 @@ class Outer:
         pause = DISCOVER_FIRST
         while True:
             known = len(self.node.roster.neighbours)
+            joined = self._rendezvous.joined.is_set()
             with self._boundary("look for others in the DHT"):
                 records = await self._rendezvous.find(self.node.ledger.run)
                 self.dht_bytes += sum(map(len, records))
                 self._learn(records)
+                self._looked |= joined
             pause = DISCOVER_FIRST if len(self.node.roster.neighbours) > known else min(pause * 1.5, DISCOVER_LAST)
             await asyncio.sleep(pause)
 
@@ -182,6 +189,33 @@ class Outer:
         """The greatest swarm step that a peer has told us."""
         others = (n.step for key, n in self.node.roster.neighbours.items() if key != self.node.roster.key)
         return max(others, default=0)
+
+    async def met(self) -> bool:
+        """Whether we have heard from everyone who can be found, or nobody answers: no run under way is missed."""
+        if not self._rendezvous.asked:
+            return False
+        others = (peer for key, peer in self.node.roster.neighbours.items() if key != self.node.roster.key)
+        nobody = not self._rendezvous.joined.is_set()
+        return nobody or (self._looked and all(peer.status or peer.lost for peer in others))
+
+    # A newcomer (peer/newcomer.py)
+
+    async def begin_joining(self) -> None:
+        """Get everything that others have."""
+        self._do("begin to join", self.node.repair.begin_joining)
+
+    def end_joining(self) -> None:
+        """It is here."""
+        self.node.repair.end_joining()
+        self.bare = frozenset()
+
+    async def take_over(self) -> tuple[list[ChunkState], int, frozenset[int]]:
+        """The outer state now, the swarm's pace, and the chunks that are still bare.
+
+        What was in the mail is forgotten: it is part of this state, and must not be mixed in again.
+        """
+        self._mailbox.take()
+        return await self.state(), self.node.roster.pace(), frozenset(self.node.repair.bare())
 
     # From the transport
 
@@ -248,6 +282,8 @@ class Outer:
                 self._roster_version = self.node.roster.version
                 with self._boundary("connect to a new peer"):
                     self._connect_to_all()
+            if self.node.repair.joining:
+                self.bare = frozenset(self.node.repair.bare())
             self._set_timer()
 
     def _refused(self, error: ProtocolError) -> ProtocolError:
@@ -286,6 +322,7 @@ class Outer:
             case Retry():
                 self._mailbox.retry(command.window)
             case Contributed():
+                self.first_contribution = self.first_contribution or clock.monotonic()
                 self._record.write(
                     "contributed",
                     chunk=command.contribution.chunk,

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -163,6 +164,7 @@ class Progress:
             "utilization": self._utilization(),
             "outer_digest": self._ending["outer_digest"],
             "record_lost": peer.record.lost if peer else 0,
+            "joined": self._joined(),
             "evaluation": {
                 "outer_loss_start": _finite(self.loss_start),
                 "outer_loss_end": _finite(self._ending["loss_end"]),
@@ -171,6 +173,14 @@ class Progress:
             "traffic": self._traffic(),
             "model": self._model,
         }
+
+    def _joined(self) -> dict[str, Any] | None:
+        """How a newcomer came in; None for who was there from the start."""
+        peer = self._peer
+        if not peer or not peer.joined:
+            return None
+        first = peer.outer.first_contribution
+        return {"seconds": first - peer.network.started if first else None, **asdict(peer.joined)}
 
     def _step_tokens(self) -> int:
         return self._settings.batch * int(self._model.get("sequence", 1))

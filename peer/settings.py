@@ -42,6 +42,9 @@ class Settings:
     """auto, cpu or cuda."""
     upload_mbit: float | None = None
     """Cap on what is sent, in Mbit/s; None is no cap."""
+    give_mbit: float | None = None
+    """Cap on what is given to newcomers and to peers that lag, in Mbit/s; None is half of `upload_mbit`, or without one
+    50, or in a swarm on one machine no cap."""
     merge_wait: float | None = None
     """Longest that training waits for a merge, in seconds; None is one inner step."""
     linger: float = 30.0
@@ -70,6 +73,7 @@ class Settings:
             ("threads", self.threads >= 0, "must be at least 0 (0: torch's choice)"),
             ("device", self.device in DEVICES, f"must be one of {', '.join(DEVICES)}"),
             ("upload_mbit", _is_none_or(self.upload_mbit, lambda cap: cap > 0), "must be above 0, in Mbit/s"),
+            ("give_mbit", _is_none_or(self.give_mbit, lambda cap: cap > 0), "must be above 0, in Mbit/s"),
             ("merge_wait", _is_none_or(self.merge_wait, lambda wait: wait >= 0), "must be at least 0, in seconds"),
             ("linger", _is_none_or(self.linger, lambda wait: wait >= 0), "must be at least 0, in seconds"),
             ("slowdown", _is_none_or(self.slowdown, lambda factor: factor >= 1), "must be a factor of at least 1"),

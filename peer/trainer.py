@@ -29,6 +29,7 @@ from peer.member import Peer
 from peer.metrics import MetricsLog
 from peer.models import Decoder
 from peer.network import Network, NetworkFailed, names_of
+from peer.newcomer import warm_up
 from peer.parameters import ModuleParameters
 from peer.progress import Progress
 from peer.sealing import build_model, check, planned_layout, seal
@@ -278,7 +279,7 @@ def _loop(
         while not swarm.finished and not stop():
             began = clock.monotonic()
             batch = batches.at(swarm.own_step + not_finite)
-            result = train_step(job.model, optimizer, batch, config, _rate_step(swarm))
+            result = train_step(job.model, optimizer, batch, config, _rate_step(swarm), warm_up=_warm_up(swarm))
             not_finite = not_finite + 1 if result.skipped else 0
             if not_finite >= NOT_FINITE_LIMIT:
                 progress.notice(f"The loss was not finite for {NOT_FINITE_LIMIT} steps in a row: giving up.")
@@ -291,6 +292,11 @@ def _loop(
         loss = job.loss()
         metrics.write(swarm.own_step, {"val/loss": loss})
     return loss
+
+
+def _warm_up(swarm: Peer | Alone) -> float:
+    """A newcomer's optimizer is fresh in a run that is not."""
+    return warm_up(swarm.own_step) if isinstance(swarm, Peer) and swarm.joined else 1.0
 
 
 def _rate_step(swarm: Peer | Alone) -> int:

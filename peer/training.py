@@ -94,14 +94,22 @@ def learning_rate(step: int, config: InnerConfig) -> float:
 
 
 def train_step(
-    model: Decoder, optimizer: torch.optim.Optimizer, batch: Tensor, config: InnerConfig, step: int
+    model: Decoder,
+    optimizer: torch.optim.Optimizer,
+    batch: Tensor,
+    config: InnerConfig,
+    step: int,
+    *,
+    warm_up: float = 1.0,
 ) -> StepResult:
     """Train on one batch, int64 (B, T+1) on any device, as inner step `step` (from 0).
+
+    `warm_up` is the share of that step's learning rate to use: a newcomer's fresh optimizer starts gently.
 
     A loss or gradient that is not finite leaves parameters and optimizer untouched (and its hooks uncalled).
     """
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate(step, config)
+        group["lr"] = warm_up * learning_rate(step, config)
     loss = model.loss(batch.to(model.turns.device))
     loss.backward()  # type: ignore[no-untyped-call]
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)

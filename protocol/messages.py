@@ -149,7 +149,20 @@ class Records(Message, frozen=True, tag=10):
     records: Annotated[tuple[Record, ...], msgspec.Meta(max_length=64)]
 
 
-AnyMessage = Hello | Contribution | LinkMessage | Open | Status | AskHeads | Heads | Pull | StateMessage | Records
+MAX_BUSY: Final = 60_000
+"""Milliseconds."""
+
+
+class Busy(Message, frozen=True, tag=11):
+    """I am giving away as much as I may: ask another for this chunk, or me in `wait` milliseconds."""
+
+    chunk: Index
+    wait: Annotated[int, msgspec.Meta(ge=0, le=MAX_BUSY)]
+
+
+AnyMessage = (
+    Hello | Contribution | LinkMessage | Open | Status | AskHeads | Heads | Pull | StateMessage | Records | Busy
+)
 
 TRAINING, FINISHED, LEAVING = 0, 1, 2
 """Values of Status.phase."""
@@ -157,6 +170,7 @@ TRAINING, FINISHED, LEAVING = 0, 1, 2
 HEADER_LIMITS: Final[dict[int, int]] = {
     1: 2 << 10, 2: 1 << 10, 3: 64 << 10, 4: 1 << 10, 5: 1 << 10,
     6: 1 << 10, 7: 4 << 20, 8: 1 << 10, 9: 64 << 10, 10: 72 << 10,
+    11: 1 << 10,
 }  # fmt: skip
 """Bytes of header allowed per tag."""
 

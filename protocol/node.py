@@ -21,6 +21,7 @@ from protocol.messages import (
     TRAINING,
     VERSION,
     AskHeads,
+    Busy,
     Contribution,
     Heads,
     Hello,
@@ -180,10 +181,12 @@ class Node:
                 window = self._window_of(message.link.chunk, message.link.due)
                 self._check_owner(peer, message)
                 self._adopt(peer, message, bulk, now)
+                self.repair.heard_from(peer, message.link.chunk, whole=False, now=now)
                 self._notice(window)
             case StateMessage():
                 self._check_owner(peer, message)
                 self._take_state(message, bulk, now)
+                self.repair.heard_from(peer, message.link.chunk, whole=True, now=now)
             case Open():
                 window = self.pace.near(Window(message.fragment, message.due))
                 for chunk in self.chunks_of(window.fragment):
@@ -201,7 +204,9 @@ class Node:
                 self.repair.heard_heads(peer, message, now)
             case Pull():
                 self._check_known(peer)
-                self.repair.serve(peer, message, self._arithmetic.dump)
+                self.repair.serve(peer, message, self._arithmetic.dump, now)
+            case Busy():
+                self.repair.heard_busy(peer, message, now)
             case Hello():
                 if message.version != VERSION:
                     raise ProtocolError("another version of the protocol")
@@ -304,6 +309,7 @@ class Node:
         self.handle_timer(now)
         self.roster.lose(peer)
         self.windows.lost(peer, now)
+        self.repair.lost(peer, now)
         self._run(now)
 
     def _window_of(self, chunk: int, due: int) -> Window:

@@ -146,7 +146,7 @@ class SimulatedPeer:
 
     def start(self) -> None:
         self.network.clock.at(self.network.clock.now + self.seconds, self._train)
-        self._do(lambda now: self.node.set_step(0, self.seconds, now))
+        self._do(lambda now: self.node.set_step(self.step, self.seconds, now))
 
     @property
     def tokens_a_step(self) -> int:

@@ -51,6 +51,7 @@ class PeerOptions:
     threads: Annotated[int | None, Parameter(help="Threads of torch; 0 leaves its own choice.")] = None
     device: Annotated[str | None, Parameter(help="auto, cpu or cuda.")] = None
     upload: Annotated[float | None, Parameter(help="Cap on what is sent, in Mbit/s.")] = None
+    give: Annotated[float | None, Parameter(help="Cap on what newcomers are given, in Mbit/s.")] = None
     merge_wait: Annotated[float | None, Parameter(help="Longest wait for a merge in seconds; else one step.")] = None
     linger: Annotated[float | None, Parameter(help="Seconds that a finished peer goes on serving, at most.")] = None
     listen: Annotated[str | None, Parameter(help="Address to be dialled at, like /ip4/0.0.0.0/tcp/4002.")] = None

@@ -56,6 +56,17 @@ class PeerTraffic(msgspec.Struct, frozen=True):
     peak_window_bytes: int = 0
 
 
+class JoinedRun(msgspec.Struct, frozen=True):
+    """How a newcomer came into a run that was under way. `seconds` until its first contribution, None before it."""
+
+    from_step: int = 0
+    seconds: float | None = None
+    fetch_seconds: float = 0.0
+    bytes: int = 0
+    state_bytes: int = 0
+    donors: int = 0
+
+
 class Summary(msgspec.Struct, frozen=True):
     """`summary.json`: a peer's own account of itself."""
 
@@ -73,6 +84,7 @@ class Summary(msgspec.Struct, frozen=True):
     outer_digest: str | None = None
     record_lost: int = 0
     """Lines that the disk refused."""
+    joined: JoinedRun | None = None
     evaluation: Evaluation = Evaluation()
     traffic: PeerTraffic = PeerTraffic()
 
@@ -164,7 +176,13 @@ class Gave(msgspec.Struct, frozen=True, tag_field="kind", tag="gave"):
     to: str
 
 
-Event = Opened | Retried | Link | Mixed | TooLate | Missed | MissedWhole | Contributed | Gave
+class Joined(msgspec.Struct, frozen=True, tag_field="kind", tag="joined"):
+    """The peer came into a run under way, and began at a swarm step."""
+
+    from_step: int
+
+
+Event = Joined | Opened | Retried | Link | Mixed | TooLate | Missed | MissedWhole | Contributed | Gave
 _DECODER = msgspec.json.Decoder(Event)
 
 

@@ -106,6 +106,7 @@ def _peer_entry(outcome: Outcome, summary: Summary, files: FilesEntry) -> PeerEn
         utilization=summary.utilization,
         outer_digest=summary.outer_digest,
         files=files,
+        joined=summary.joined,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from peer.commands.records import Evaluation, Seconds, WindowCounts
+from peer.commands.records import Evaluation, JoinedRun, Seconds, WindowCounts
 
 VERSION = 1
 Exit = Literal["finished", "killed", "failed"]
@@ -55,6 +55,7 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     utilization: float | None
     outer_digest: str | None
     files: FilesEntry
+    joined: JoinedRun | None = None
 
 
 class Contributor(msgspec.Struct, frozen=True):

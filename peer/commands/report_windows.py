@@ -10,7 +10,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from peer.commands.records import Contributed, Event, Gave, Link, Missed, MissedWhole, Mixed, Opened, TooLate
+from peer.commands.records import (
+    Contributed,
+    Event,
+    Gave,
+    Joined,
+    Link,
+    Missed,
+    MissedWhole,
+    Mixed,
+    Opened,
+    TooLate,
+)
 from peer.commands.report_format import ChunkCounts, Contributor, Exit, Skip, WindowEntry
 from protocol.schedule import Window
 
@@ -40,10 +51,14 @@ class Account:
     """Links that the peer sent as repairs: head, and the receiver's peer id."""
     gaps: bool
     """Whether the record is known not to be whole."""
+    joined: int = 0
+    """The swarm step at which it came into a run under way."""
 
     def was_there(self, window: Window) -> bool:
         """Whether the peer was running when the window was due."""
         seen = window in self.opened or window in self.missed_whole
+        if window.due <= self.joined and not seen:
+            return False
         return seen or self.exit == "finished" or window.due <= self.last_step
 
 
@@ -64,6 +79,7 @@ def account(
         too_late=frozenset((event.chunk, event.due) for event in events if isinstance(event, TooLate)),
         missed={(event.chunk, event.due): event.reason for event in events if isinstance(event, Missed)},
         missed_whole={Window(e.fragment, e.due): e.reason for e in events if isinstance(e, MissedWhole)},
+        joined=max((event.from_step for event in events if isinstance(event, Joined)), default=0),
         contributed={(event.chunk, event.due): event for event in events if isinstance(event, Contributed)},
         gave=frozenset((event.head, event.to) for event in events if isinstance(event, Gave)),
         gaps=gaps,

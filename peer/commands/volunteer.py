@@ -38,6 +38,7 @@ def peer_settings(options: PeerOptions) -> Settings:
         "threads": options.threads,
         "device": options.device,
         "upload_mbit": options.upload,
+        "give_mbit": options.give,
         "merge_wait": options.merge_wait,
         "linger": options.linger,
         "listen": options.listen,

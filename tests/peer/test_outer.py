@@ -71,6 +71,10 @@ class Desert:
     """A rendezvous where nobody is; `failing` makes looking there an error."""
 
     failing = False
+    asked = True
+
+    def __init__(self) -> None:
+        self.joined = asyncio.Event()
 
     def announce(self, run: bytes, make: Callable[[], bytes]) -> None: ...
 

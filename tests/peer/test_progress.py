@@ -19,7 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWa
 
 FIELDS = {
     "peer_id", "exit", "inner_steps", "tokens", "train_loss_first", "train_loss_last", "windows", "bytes_sent",
-    "bytes_received", "seconds", "utilization", "outer_digest", "record_lost", "evaluation", "traffic", "model",
+    "bytes_received", "seconds", "utilization", "outer_digest", "record_lost", "joined", "evaluation", "traffic",
+    "model",
 }  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def test_a_summary_without_a_swarm(tmp_path: Path, small: Any, blocks: Any, caps
     assert (found["train_loss_first"], found["train_loss_last"], found["tokens"]) == (3.0, 2.5, 256)
     assert found["evaluation"] == {"outer_loss_start": None, "outer_loss_end": None, "local_loss_end": 2.0}
     assert found["windows"] == {"opened": 0, "merged": 0, "late": 0, "skipped": 0}
-    assert found["outer_digest"] is None and found["seconds"]["merge_wait"] is None
+    assert found["outer_digest"] is None and found["joined"] is None and found["seconds"]["merge_wait"] is None
     lines = [strict(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == ["start", "row", "notice", "end"]
     assert lines[1]["loss"] is None

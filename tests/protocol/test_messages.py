@@ -17,6 +17,7 @@ from protocol.messages import (
     HEADER_LIMITS,
     MAX_PARTS,
     AskHeads,
+    Busy,
     Contribution,
     Heads,
     Hello,
@@ -86,6 +87,7 @@ any_message = st.one_of(
     st.builds(Heads, heads=st.lists(st.tuples(weights, digests), max_size=5).map(tuple)),
     st.builds(Pull, chunk=indices, have=st.lists(digests, max_size=8).map(tuple)),
     st.builds(Records, records=st.lists(records, max_size=3).map(tuple)),
+    st.builds(Busy, chunk=indices, wait=st.integers(0, 60_000)),
 )
 
 

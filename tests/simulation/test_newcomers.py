@@ -1,0 +1,83 @@
+"""Newcomers on the virtual network: no donor is overrun, nothing is fetched twice, and the dead are replaced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from protocol.messages import LinkMessage, StateMessage, decode
+from simulation.network import Weather
+from simulation.newcomers import add
+from simulation.scenarios import CALM, finish, links, names, when
+from simulation.swarm import SimulatedPeer, Swarm
+
+PLAN = replace(CALM, steps=120, chunks_a_fragment=10, weather=Weather(delay=0.02, jitter=0.02))
+STATE = 8 * PLAN.elements + PLAN.elements // 2 + PLAN.elements // 32
+"""Bytes of one chunk's whole state: anchor, momentum, and the newest result with its scales."""
+
+
+class Taken:
+    """Bytes of links and states by who sent them to whom, and states by chunk, from now on."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self.by_pair: Counter[tuple[bytes, bytes]] = Counter()
+        self.states: Counter[tuple[bytes, int]] = Counter()
+        send = swarm.network.send
+
+        def counted(source: bytes, to: bytes, header: bytes, bulk: bytes) -> None:
+            if bulk and isinstance(message := decode(header), LinkMessage | StateMessage):
+                self.by_pair[source, to] += len(bulk)
+                self.states[to, message.link.chunk] += isinstance(message, StateMessage)
+            send(source, to, header, bulk)
+
+        swarm.network.send = counted  # type: ignore[method-assign]
+
+    def given(self, source: bytes) -> int:
+        return sum(count for (giver, _), count in self.by_pair.items() if giver == source)
+
+    def taken(self, to: bytes) -> int:
+        return sum(count for (_, taker), count in self.by_pair.items() if taker == to)
+
+
+def run_until_joined(swarm: Swarm, newcomers: list[SimulatedPeer], limit: float) -> None:
+    end = swarm.clock.now + limit
+    while not all(peer.step for peer in newcomers):
+        assert swarm.clock.now < end, "a newcomer does not get in"
+        swarm.clock.run(swarm.clock.now + 0.05)
+
+
+def test_twenty_newcomers_at_once_spread_over_four_donors() -> None:
+    swarm = Swarm(PLAN, seed=21)
+    swarm.clock.run(when(PLAN, 43))
+    for peer in swarm.peers:
+        peer.node.repair.giving.rate = 20_000.0
+    donors, taken = list(swarm.peers), Taken(swarm)
+    newcomers = [add(swarm, str(number), rate=20_000.0) for number in range(20)]
+    run_until_joined(swarm, newcomers, 30.0)
+    loads = [taken.given(donor.key) for donor in donors]
+    assert max(loads) <= 2 * sum(loads) / len(loads), loads
+    whole = STATE * len(PLAN.fragment_of)
+    assert all(taken.taken(peer.key) <= 1.3 * whole for peer in newcomers), "nothing twice, new links included"
+    finish(swarm)
+    last = links(donors[0], 0)[-1]
+    assert all(names(last, peer.key) for peer in newcomers)
+
+
+def test_a_donor_that_dies_while_it_gives_is_replaced_and_what_came_is_kept() -> None:
+    plan = replace(PLAN, peers=3)
+    swarm = Swarm(plan, seed=22)
+    swarm.clock.run(when(plan, 43))
+    for peer in swarm.peers:
+        peer.node.repair.giving.rate = 1_000.0
+    taken = Taken(swarm)
+    newcomer = add(swarm, "late")
+    while len(newcomer.node.repair.bare()) in (0, len(plan.fragment_of)):
+        swarm.clock.run(swarm.clock.now + 0.05)
+    swarm.crash(0)
+    run_until_joined(swarm, [newcomer], 60.0)
+    assert sum(taken.states[newcomer.key, chunk] > 1 for chunk in range(len(plan.fragment_of))) <= 2
+    assert newcomer.step > 43
+    first = [link for link in links(newcomer, 0) if names(link, newcomer.key)]
+    assert not first, "it has contributed nothing before it had the state"
+    finish(swarm)
+    assert names(links(newcomer, 0)[-1], newcomer.key)
