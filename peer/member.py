@@ -21,16 +21,30 @@ from bootstrap.addresses import usable
 from bootstrap.identity import peer_id
 from peer import clock
 from peer.assembly import Assembly
+from peer.issuing import Issuing
 from peer.mailbox import Anchor, Mailbox
 from peer.network import CALL_TIMEOUT, Network, NetworkFailed
 from peer.outer import Outer
 from peer.parameters import Parameters
 from peer.record import Record
 from peer.sealing import chunks_of
+from peer.settings import Settings
+from peer.snapshot_files import Index, Snapshot, SnapshotFolder
+from peer.snapshots import (
+    Kept,
+    OuterPart,
+    Snapshots,
+    Taken,
+    newest_good,
+    pack_state,
+    program_version,
+    restore_state,
+)
 from peer.streams import P2pdTransport
 from peer.times import Times
 from protocol.errors import UserError
-from protocol.manifest import Manifest, encode, schedule_of
+from protocol.manifest import Manifest, encode, run_id, schedule_of
+from protocol.manifest_toml import dumps
 from protocol.merging import Merges, Mix
 from protocol.messages import FINISHED, LEAVING, sha256
 from protocol.node import Node
@@ -41,6 +55,9 @@ log = logging.getLogger(__name__)
 
 GATHER_TIMEOUT: Final = 120.0
 """Longest wait, in seconds, for the run's `start_peers` before the first step."""
+CLOCK_JUMP: Final = 5.0
+CLOCK_LOOK: Final = 1.0
+"""Seconds."""
 LOCKSTEP_TIMEOUT: Final = 120.0
 """In lock-step: longest wait for one merge. A swarm that misses it has failed."""
 
@@ -59,8 +76,11 @@ class Peer:
         optimizer: torch.optim.Optimizer,
         *,
         tokens_per_step: int,
+        kept: Kept | None = None,
     ) -> None:
         _check_peer(tokens_per_step, manifest, parameters.layout)
+        folder = snapshot_folder(network.settings, manifest)
+        folder.check_run()
         self.manifest = manifest
         self.schedule = schedule_of(manifest)
         self.network = network
@@ -83,7 +103,12 @@ class Peer:
         self._boundary_at = 0.0
         self._from_step = 0
         """The first due step for which our record counts. Renewals must not move it: for a while nobody would own."""
+        self._issuing = Issuing(self.settings.out / "presence-issued", manifest.limits.presence_ttl)
         self._closed = False
+        self._optimizer = optimizer
+        self._kept = kept
+        self._mixed: dict[int, int] = {}
+        """Of each chunk the due step of the newest link that the parameters have seen."""
         self._assembly = Assembly(manifest, network.identity, network.settings, self.chunks)
         self.arithmetic = self._assembly.arithmetic()
         self.record = Record(
@@ -92,8 +117,18 @@ class Peer:
             overlap=self.schedule.overlap,
             late_steps=manifest.merge.late_steps,
         )
+        self._snapshots = Snapshots(
+            folder,
+            interval=self.settings.snapshot_every * self.schedule.sync_every,
+            layout=self.layout,
+            manifest=dumps(manifest),
+            notice=network.notice,
+            written=self.record.write,
+        )
         try:
-            self.outer = network.call(self._make_outer(self._assembly.node(self.arithmetic, parameters)))
+            node = self._assembly.node(self.arithmetic, parameters)
+            self._restore(node)
+            self.outer = network.call(self._make_outer(node))
             network.call(self._start())
         except BaseException:
             self.record.close()
@@ -136,7 +171,9 @@ class Peer:
             rendezvous=self.network.rendezvous,
             mailbox=self._mailbox,
             record=self.record,
-            make_presence=lambda addresses, wall: self._assembly.presence(addresses, wall, self._from_step),
+            make_presence=lambda addresses, wall: self._assembly.presence(
+                addresses, self._issuing.next(wall), self._from_step
+            ),
             sign_bytes=self.network.identity.sign,
             addresses=usable(await daemon.addresses(), self.settings.join),
         )
@@ -145,6 +182,19 @@ class Peer:
         self.network.rendezvous.publish_manifest(self.manifest.run.name, encode(self.manifest))
         await self.outer.start()
         self._watch = asyncio.create_task(self._watch_daemon())
+        self._clock_watch = asyncio.create_task(self._watch_clock())
+
+    async def _watch_clock(self) -> None:
+        """Say so when the computer's clock is set. Nothing else of ours follows it (peer/clock.py)."""
+        told = 0.0
+        while True:
+            if abs((jump := clock.jump()) - told) > CLOCK_JUMP:
+                told = jump
+                self.network.notice(
+                    f"This computer's clock has been set by {jump:+.0f} s since the start. Training goes on; until a "
+                    "restart this peer meets others only through those that it knows already."
+                )
+            await asyncio.sleep(CLOCK_LOOK)
 
     async def _watch_daemon(self) -> None:
         """When p2pd dies, everything that needs it ends, training is told, and the user hears of it once."""
@@ -153,6 +203,38 @@ class Peer:
         self.outer.alone()
         await self.network.rendezvous.close()
         self.network.notice(f"The network is gone, training goes on alone: {why}")
+
+    def _restore(self, node: Node) -> None:
+        """Go on from the newest good snapshot of an earlier life, if there is one."""
+        folder = self._snapshots.folder
+        folder.clean()
+        found = newest_good(folder, self.layout, node.ledger, self.arithmetic.dump, self.network.notice)
+        if found:
+            snapshot, fragments = found
+            for fragment, values in zip(self.layout.fragments, fragments, strict=True):
+                self._parameters.write(fragment.index, 0, values)
+            restore_state(snapshot, self._optimizer, self._kept, self.network.notice)
+            self._resume(snapshot, node)
+            self.network.notice(f"Going on from the snapshot of step {self.step} in {snapshot.path}.")
+        self._snapshots.started(self.step)
+        lives = self.record.begin_life(self.step, self.own_step)
+        if lives > 1 and not found and self._snapshots.enabled:
+            self.network.notice(f"No usable snapshot in {folder.path}: this peer starts from the beginning again.")
+
+    def _resume(self, snapshot: Snapshot, node: Node) -> None:
+        index = snapshot.index
+        self.step, self.own_step, self.tokens, self._from_step = (
+            index.step, index.own_step, index.tokens, index.from_step,
+        )  # fmt: skip
+        node.resume(index.step, index.tokens, index.marks)
+        for fragment, due, own_step in index.opened:
+            self._merges.opened(Window(fragment, due), own_step)
+        self._mixed = dict(enumerate(index.mixed))
+        for chunk, seen in enumerate(index.mixed):
+            due = node.ledger.chains[chunk].due
+            if due > seen:  # the link was there, and not mixed yet
+                links = max(1, (due - seen) // self.schedule.sync_every)
+                self._keep(Anchor(chunk, due, links, True, node.ledger.tip(chunk).anchor))
 
     def gather(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Wait for the run's `start_peers`, if it has not begun yet; at most two minutes. Says what it waits for."""
@@ -211,6 +293,9 @@ class Peer:
         if not self.schedule.overlap:
             self._await(windows)
             self._mix()
+        if self._snapshots.is_due(self.step):
+            taken, node = self._take(), self.outer.node
+            self.network.post(lambda: self._snapshots.put(taken, OuterPart.of(node)))
         if self.finished:
             self.times.ended = clock.monotonic()
 
@@ -256,6 +341,7 @@ class Peer:
 
     def _mix(self) -> None:
         for mix in self._merges.take(self.own_step):
+            self._mixed[mix.chunk] = mix.due
             if isinstance(mix, Mix):
                 self._mix_chunk(mix)
             else:
@@ -272,6 +358,43 @@ class Peer:
             alpha = 0.0
         self._parameters.write(chunk.fragment, chunk.start, merge(local, anchor, alpha))
         self.record.mixed(mix.chunk, mix.due, mix.late, mix.power)
+
+    # Snapshots
+
+    def _take(self) -> Taken:
+        """Our part of a snapshot, copied at a step boundary."""
+        began = clock.monotonic()
+        state, optimizer, loop = pack_state(self._optimizer, self._kept, self._snapshots.say_once)
+        index = Index(
+            potluck=program_version(),
+            run=run_id(self.manifest).hex(),
+            peer=self.network.identity.key.hex(),
+            step=self.step,
+            own_step=self.own_step,
+            tokens=self.tokens,
+            from_step=self._from_step,
+            mixed=tuple(self._mixed.get(chunk.index, 0) for chunk in self.chunks),
+            opened=tuple((window.fragment, window.due, own) for window, own in self._merges.snapshots),
+            marks=(),
+            optimizer=optimizer,
+            loop=loop,
+        )
+        fragments = [self._parameters.read(fragment.index) for fragment in self.layout.fragments]
+        return Taken(index, fragments, state, clock.monotonic() - began)
+
+    def _take_last(self) -> None:
+        """The last snapshot begins to be written, unless the one before says the same. Bounded in time."""
+        if not self._snapshots.enabled or not self.own_step or not self._snapshots.wait():
+            return
+        taken = self._take()
+
+        async def put() -> None:
+            self._snapshots.put(taken, OuterPart.of(self.outer.node))
+
+        try:
+            self._in_outer(put)
+        except NetworkFailed as error:
+            log.warning("the last snapshot was not taken: %s", error)
 
     # The end
 
@@ -300,6 +423,7 @@ class Peer:
             log.info("did not linger to the end: %s", error)
             return False
         self._collect()
+        self._take_last()  # before `write_outer` is used on the same model
         return done
 
     def close(self) -> None:
@@ -310,9 +434,12 @@ class Peer:
         self._hook.remove()
         try:
             self.network.post(self.outer.set_phase, LEAVING)
+            self._take_last()
             self._in_outer(self.outer.stop, 10.0)
         except NetworkFailed as error:
             log.warning("could not leave cleanly: %s", error)
+        if not self._snapshots.wait():
+            self.network.notice("The last snapshot takes too long to write; the one before it stays.")
         self.record.close()
 
     def __enter__(self) -> Self:
@@ -338,6 +465,11 @@ class Peer:
             self.close()
         finally:
             self.network.close()
+
+
+def snapshot_folder(settings: Settings, manifest: Manifest) -> SnapshotFolder:
+    """Where a peer of a sealed run keeps its snapshots."""
+    return SnapshotFolder(settings.out / "snapshots", run=run_id(manifest), kept=settings.snapshots_kept)
 
 
 def _check_peer(tokens_per_step: int, manifest: Manifest, layout: Layout) -> None:

@@ -7,13 +7,17 @@ threads write. The kinds and their fields are in docs/report.md.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from protocol.schedule import Window
+
+_BLOCK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Record:
 
     def __init__(self, path: Path, *, fragment_of: tuple[int, ...], overlap: int, late_steps: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        drop_cut_line(path)
+        self._path = path
         self._file = path.open("a", encoding="utf-8")
         self._lock = threading.Lock()
         self._fragment_of = fragment_of
@@ -62,6 +68,13 @@ class Record:
             if not self._file.closed:
                 self._file.write(line + "\n")
                 self._file.flush()
+
+    def begin_life(self, step: int, own_step: int) -> int:
+        """A process goes on with this file, after so many steps. Returns how many have, itself included."""
+        with self._path.open("rb") as file:
+            number = 1 + sum(line.startswith(b'{"kind":"life"') for line in file)
+        self.write("life", number=number, step=step, own_step=own_step)
+        return number
 
     def opened(self, window: Window, own_step: int) -> None:
         """A window was opened by the trainer after `own_step` inner steps."""
@@ -104,3 +117,18 @@ class Record:
         """No more lines."""
         with self._lock:
             self._file.close()
+
+
+def drop_cut_line(path: Path) -> None:
+    """Remove what a killed process left of its last line: a line that is not whole would spoil the next one."""
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            end = start + newline + 1 if newline >= 0 else start
+            if newline >= 0:
+                break
+        if end < size:
+            file.truncate(end)

@@ -22,7 +22,7 @@ from peer import clock
 from peer.data import PACKAGED, Batches, Corpus, load_corpus
 from peer.evaluation import evaluate
 from peer.joining import start
-from peer.member import Peer
+from peer.member import Peer, snapshot_folder
 from peer.metrics import MetricsLog
 from peer.models import Decoder
 from peer.network import Network, NetworkFailed
@@ -102,6 +102,29 @@ class Job:
         return evaluate(self.model, self.corpus.validation, sequence=sequence, max_tokens=EVALUATION_TOKENS)
 
 
+class Reading:
+    """A peer's place in its data. What a snapshot keeps of our loop, so that a restart reads on where it was."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self.samples = 0
+        """Given to training so far. Samples, not batches: the next life's batch may be another."""
+
+    def next(self) -> int:
+        """The position of the next batch, from 0. It counts as read."""
+        position = -(-self.samples // self._batch)
+        self.samples = (position + 1) * self._batch
+        return position
+
+    def state_dict(self) -> dict[str, int]:
+        """See Kept."""
+        return {"samples": self.samples}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """See Kept."""
+        self.samples = state_dict["samples"]
+
+
 class Alone:
     """`--local-only`: the same training with no swarm and no outer optimizer."""
 
@@ -156,6 +179,7 @@ def _prepare(settings: Settings, manifest: Manifest, data: str | None, progress:
         raise UserError.field("data.sequence", manifest.data.sequence, right)
     manifest = manifest if sealed(manifest) else seal(manifest, corpus, model)
     layout = check(manifest, model, corpus)
+    snapshot_folder(settings, manifest).check_run()
     settings.out.mkdir(parents=True, exist_ok=True)
     (settings.out / "manifest.toml").write_text(dumps(manifest))
     return Job(manifest, model.to(device), corpus, layout, device)
@@ -171,7 +195,7 @@ def _train_alone(
     optimizer = make_optimizer(job.model, job.inner)
     alone = Alone(optimizer, job.manifest.run.steps)
     key = settings.name.encode()
-    loss = _loop(job, optimizer, alone, key, settings, progress, stop)
+    loss = _loop(job, optimizer, alone, key, Reading(settings.batch), settings, progress, stop)
     progress.end(loss, loss, None, finished=loss is not None)
     return FAILED if loss is None else DONE
 
@@ -200,11 +224,12 @@ def _train_in_swarm(
         optimizer = make_optimizer(job.model, job.inner)
         tokens = settings.batch * job.manifest.data.sequence
         parameters = ModuleParameters(job.model, job.layout)
-        peer = start(network, job.manifest, parameters, optimizer, tokens_per_step=tokens)
+        reading = Reading(settings.batch)
+        peer = start(network, job.manifest, parameters, optimizer, tokens_per_step=tokens, kept=reading)
         progress.begin(job.manifest, job.layout, peer, job.loss())
         peer.gather(stop)
         key = _data_key(settings, network)
-        local = _loop(job, optimizer, peer, key, settings, progress, stop)
+        local = _loop(job, optimizer, peer, key, reading, settings, progress, stop)
         done = local is not None and _finish(job, peer, local, progress, stop)
         if not done:
             progress.end(None, None, None, finished=False)
@@ -244,6 +269,7 @@ def _loop(
     optimizer: torch.optim.Optimizer,
     swarm: Peer | Alone,
     key: bytes,
+    reading: Reading,
     settings: Settings,
     progress: Progress,
     stop: Stopper,
@@ -258,7 +284,7 @@ def _loop(
         metrics.write(0, {"val/loss": progress.loss_start})
         while not swarm.finished and not stop():
             began = clock.monotonic()
-            batch = batches.at(swarm.own_step + not_finite)
+            batch = batches.at(reading.next())
             result = train_step(job.model, optimizer, batch, config, _rate_step(swarm))
             not_finite = not_finite + 1 if result.skipped else 0
             if not_finite >= NOT_FINITE_LIMIT:

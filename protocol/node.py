@@ -106,9 +106,22 @@ class Node:
         self._beat = 0.0
         self._sent: dict[int, list[tuple[bytes, int]]] = {}
         self._marks: dict[int, int] = {}
+        self._earlier = 0
+        """Tokens when this life of the peer began: 0, or those of the snapshot that it was restored from."""
         self._opened: dict[int, int] = {}
         self._noticed: set[Window] = set()
         self._told: dict[int, int] = {}
+
+    # Over a restart
+
+    def marks(self) -> list[int]:
+        """Of each chunk the tokens at the snapshot of our last contribution that a link names."""
+        return [self._marks.get(chunk, 0) for chunk in range(len(self.fragment_of))]
+
+    def resume(self, step: int, tokens: int, marks: Sequence[int]) -> None:
+        """Go on after swarm step `step` and so many `tokens`, with an earlier life's `marks`. Before anything else."""
+        self.step, self._earlier = step, tokens
+        self._marks = dict(enumerate(marks))
 
     # What the trainer does
 
@@ -287,7 +300,8 @@ class Node:
             for part in entry.message.link.parts:
                 if part.peer == self._keys.key:
                     totals = [total for payload, total in self._sent.get(chunk, ()) if payload == part.payload]
-                    self._marks[chunk] = max([self._marks.get(chunk, 0), *totals])
+                    # One that is not ours any more was sent by an earlier life, from no more than it had trained.
+                    self._marks[chunk] = max([self._marks.get(chunk, 0), *(totals or [self._earlier])])
         self.windows.adopted(chunk)
         self.repair.adopted(chunk, now)
         due = self.ledger.chains[chunk].due

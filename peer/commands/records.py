@@ -145,7 +145,24 @@ class Contributed(msgspec.Struct, frozen=True, tag_field="kind", tag="contribute
     payload_bytes: int
 
 
-Event = Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed
+class Life(msgspec.Struct, frozen=True, tag_field="kind", tag="life"):
+    """A process began to write here: the first, or one that goes on after a restart."""
+
+    number: int
+    step: int
+    own_step: int
+
+
+class Kept(msgspec.Struct, frozen=True, tag_field="kind", tag="snapshot"):
+    """A snapshot was written."""
+
+    step: int
+    copy_seconds: float
+    write_seconds: float
+    bytes: int
+
+
+Event = Life | Kept | Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed
 _DECODER = msgspec.json.Decoder(Event)
 
 

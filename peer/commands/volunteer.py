@@ -35,6 +35,8 @@ def peer_settings(options: PeerOptions) -> Settings:
         "upload_mbit": options.upload,
         "merge_wait": options.merge_wait,
         "linger": options.linger,
+        "snapshot_every": options.snapshot_every,
+        "snapshots_kept": options.snapshots_kept,
         "listen": options.listen,
         "announce": options.announce,
         "json": options.json,
