@@ -295,7 +295,8 @@ class Peer:
             self._mix()
         if self._snapshots.is_due(self.step):
             taken, node = self._take(), self.outer.node
-            self.network.post(lambda: self._snapshots.put(taken, OuterPart.of(node)))
+            if not self.network.post(lambda: self._snapshots.put(taken, OuterPart.of(node))):
+                self._snapshots.abandon()
         if self.finished:
             self.times.ended = clock.monotonic()
 
@@ -364,6 +365,7 @@ class Peer:
     def _take(self) -> Taken:
         """Our part of a snapshot, copied at a step boundary."""
         began = clock.monotonic()
+        self._snapshots.begin()
         state, optimizer, loop = pack_state(self._optimizer, self._kept, self._snapshots.say_once)
         index = Index(
             potluck=program_version(),
@@ -394,6 +396,7 @@ class Peer:
         try:
             self._in_outer(put)
         except NetworkFailed as error:
+            self._snapshots.abandon()
             log.warning("the last snapshot was not taken: %s", error)
 
     # The end

@@ -110,7 +110,8 @@ class Snapshots:
         self._manifest = manifest
         self._notice = notice
         self._written = written
-        self._thread: threading.Thread | None = None
+        self._idle = threading.Event()
+        self._idle.set()
         self._reached = 0
         self._failing = False
         self._last: object = None
@@ -127,11 +128,15 @@ class Snapshots:
 
     def is_due(self, step: int) -> bool:
         """Whether a multiple of the interval was passed, and nothing is being written. A late one is taken late."""
-        return self.enabled and step // self._interval > self._reached // self._interval and not self._writing
+        return self.enabled and step // self._interval > self._reached // self._interval and self._idle.is_set()
 
-    @property
-    def _writing(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+    def begin(self) -> None:
+        """A snapshot is being taken: `put` or `abandon` follows."""
+        self._idle.clear()
+
+    def abandon(self) -> None:
+        """It will not be written."""
+        self._idle.set()
 
     def say_once(self, text: str) -> None:
         """A sentence for the user, the first time that it is true."""
@@ -142,18 +147,17 @@ class Snapshots:
     def put(self, taken: Taken, outer: OuterPart) -> None:
         """Write a snapshot in the background; one that says nothing new is left out. Called in any thread."""
         heads = tuple(entry.head for _, entry in outer.chunks.values())
-        if self._writing or (taken.index.own_step, heads) == self._last:
+        if (taken.index.own_step, heads) == self._last:
+            self._idle.set()
             return
         self._last = (taken.index.own_step, heads)
         self._reached = taken.index.step
-        self._thread = threading.Thread(target=self._write, args=(taken, outer), name="potluck-snapshot", daemon=True)
-        self._thread.start()
+        # Not one that the process must wait for: what is half written at its end is rubbish, not damage.
+        threading.Thread(target=self._write, args=(taken, outer), name="potluck-snapshot", daemon=True).start()
 
     def wait(self, seconds: float = FINAL_SECONDS) -> bool:
-        """Until the write under way is done; False if it takes longer."""
-        if self._thread is not None:
-            self._thread.join(seconds)
-        return not self._writing
+        """Until the one under way is written; False if it takes longer."""
+        return self._idle.wait(seconds)
 
     def _write(self, taken: Taken, outer: OuterPart) -> None:
         step = taken.index.step
@@ -178,6 +182,8 @@ class Snapshots:
         except Exception as error:
             log.exception("could not write the snapshot of step %d", step)
             self._failed(step, repr(error))
+        finally:
+            self._idle.set()
 
     def _failed(self, step: int, why: str) -> None:
         """One line, until one succeeds again."""
