@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -56,7 +57,7 @@ log = logging.getLogger(__name__)
 GATHER_TIMEOUT: Final = 120.0
 """Longest wait, in seconds, for the run's `start_peers` before the first step."""
 CLOCK_JUMP: Final = 5.0
-CLOCK_LOOK: Final = 1.0
+LOOK_EVERY: Final = 1.0
 """Seconds."""
 LOCKSTEP_TIMEOUT: Final = 120.0
 """In lock-step: longest wait for one merge. A swarm that misses it has failed."""
@@ -89,6 +90,8 @@ class Peer:
         self.step = 0
         """The swarm step."""
         self.own_step = 0
+        self.seat = 0
+        """Which part of the data is ours (protocol/seats.py). It changes if an earlier peer turns out to have it."""
         self.tokens = 0
         self.times = Times()
         self.layout: Layout = parameters.layout
@@ -105,6 +108,7 @@ class Peer:
         """The first due step for which our record counts. Renewals must not move it: for a while nobody would own."""
         self._issuing = Issuing(self.settings.out / "presence-issued", manifest.limits.presence_ttl)
         self._closed = False
+        self._started = False
         self._optimizer = optimizer
         self._kept = kept
         self._mixed: dict[int, int] = {}
@@ -172,7 +176,7 @@ class Peer:
             mailbox=self._mailbox,
             record=self.record,
             make_presence=lambda addresses, wall: self._assembly.presence(
-                addresses, self._issuing.next(wall), self._from_step
+                addresses, self._issuing.next(wall), self._from_step, self.seat
             ),
             sign_bytes=self.network.identity.sign,
             addresses=usable(await daemon.addresses(), self.settings.join),
@@ -182,19 +186,26 @@ class Peer:
         self.network.rendezvous.publish_manifest(self.manifest.run.name, encode(self.manifest))
         await self.outer.start()
         self._watch = asyncio.create_task(self._watch_daemon())
-        self._clock_watch = asyncio.create_task(self._watch_clock())
+        self._look_task = asyncio.create_task(self._look_around())
 
-    async def _watch_clock(self) -> None:
-        """Say so when the computer's clock is set. Nothing else of ours follows it (peer/clock.py)."""
+    async def _look_around(self) -> None:
+        """Find a free seat when ours is taken; tell of a clock that was set, which nothing else here follows."""
         told = 0.0
         while True:
+            await self._sit()
             if abs((jump := clock.jump()) - told) > CLOCK_JUMP:
                 told = jump
                 self.network.notice(
                     f"This computer's clock has been set by {jump:+.0f} s since the start. Training goes on; until a "
                     "restart this peer meets others only through those that it knows already."
                 )
-            await asyncio.sleep(CLOCK_LOOK)
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _sit(self) -> None:
+        seat = self.outer.node.roster.seat(self.seat, self._from_step) if self._started else self.seat
+        if seat != self.seat:
+            self.seat = seat
+            self.network.rendezvous.announce_soon()
 
     async def _watch_daemon(self) -> None:
         """When p2pd dies, everything that needs it ends, training is told, and the user hears of it once."""
@@ -223,9 +234,8 @@ class Peer:
 
     def _resume(self, snapshot: Snapshot, node: Node) -> None:
         index = snapshot.index
-        self.step, self.own_step, self.tokens, self._from_step = (
-            index.step, index.own_step, index.tokens, index.from_step,
-        )  # fmt: skip
+        self.step, self.own_step, self.tokens = index.step, index.own_step, index.tokens
+        self._from_step, self.seat = index.from_step, index.seat
         node.resume(index.step, index.tokens, index.marks)
         for fragment, due, own_step in index.opened:
             self._merges.opened(Window(fragment, due), own_step)
@@ -262,6 +272,9 @@ class Peer:
 
     def begin(self) -> None:
         """The first inner step begins now. Called on entering the context, or else by the hook."""
+        self._started = True
+        with suppress(NetworkFailed):
+            self._in_outer(self._sit)
         self._boundary_at = self.times.started = clock.monotonic()
 
     def _after_step(self) -> None:
@@ -375,6 +388,7 @@ class Peer:
             own_step=self.own_step,
             tokens=self.tokens,
             from_step=self._from_step,
+            seat=self.seat,
             mixed=tuple(self._mixed.get(chunk.index, 0) for chunk in self.chunks),
             opened=tuple((window.fragment, window.due, own) for window, own in self._merges.snapshots),
             marks=(),

@@ -67,6 +67,8 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     tokens: int
     from_step: int
     """First due step for which the peer's presence counts."""
+    seat: int
+    """The peer's part of the data."""
     mixed: tuple[int, ...]
     """Of each chunk the due step of the newest link that the parameters have seen."""
     opened: tuple[tuple[int, int, int], ...]

@@ -34,6 +34,7 @@ from peer.training import InnerConfig, make_optimizer, resolve_device, set_threa
 from protocol.errors import UserError
 from protocol.manifest import Manifest, run_id, sealed
 from protocol.manifest_toml import dumps
+from protocol.messages import sha256
 
 log = logging.getLogger(__name__)
 
@@ -107,29 +108,33 @@ class Reading:
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
+        self.seat = 0
         self.samples = 0
-        """Given to training so far. Samples, not batches: the next life's batch may be another."""
+        """Given to training so far from this seat. Samples, not batches: the next life's batch may be another."""
 
-    def next(self) -> int:
-        """The position of the next batch, from 0. It counts as read."""
+    def next(self, seat: int) -> int:
+        """The position of the next batch of this seat, from 0. It counts as read."""
+        if seat != self.seat:
+            self.seat, self.samples = seat, 0
         position = -(-self.samples // self._batch)
         self.samples = (position + 1) * self._batch
         return position
 
     def state_dict(self) -> dict[str, int]:
         """See Kept."""
-        return {"samples": self.samples}
+        return {"seat": self.seat, "samples": self.samples}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """See Kept."""
-        self.samples = state_dict["samples"]
+        self.seat, self.samples = state_dict["seat"], state_dict["samples"]
 
 
 class Alone:
     """`--local-only`: the same training with no swarm and no outer optimizer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, steps: int, seat: int) -> None:
         self.own_step = 0
+        self.seat = seat
         self._steps = steps
         optimizer.register_step_post_hook(self._after_step)
 
@@ -193,9 +198,10 @@ def _train_alone(
     job = _prepare(settings, manifest, data, progress)
     progress.begin(job.manifest, job.layout, None, job.loss())
     optimizer = make_optimizer(job.model, job.inner)
-    alone = Alone(optimizer, job.manifest.run.steps)
-    key = settings.name.encode()
-    loss = _loop(job, optimizer, alone, key, Reading(settings.batch), settings, progress, stop)
+    # Nobody gives out seats: one that follows from our name, so that several who train alone read different text.
+    seat = int.from_bytes(sha256(settings.name.encode())[:2], "little")
+    alone = Alone(optimizer, job.manifest.run.steps, seat)
+    loss = _loop(job, optimizer, alone, Reading(settings.batch), settings, progress, stop)
     progress.end(loss, loss, None, finished=loss is not None)
     return FAILED if loss is None else DONE
 
@@ -228,8 +234,7 @@ def _train_in_swarm(
         peer = start(network, job.manifest, parameters, optimizer, tokens_per_step=tokens, kept=reading)
         progress.begin(job.manifest, job.layout, peer, job.loss())
         peer.gather(stop)
-        key = _data_key(settings, network)
-        local = _loop(job, optimizer, peer, key, reading, settings, progress, stop)
+        local = _loop(job, optimizer, peer, reading, settings, progress, stop)
         done = local is not None and _finish(job, peer, local, progress, stop)
         if not done:
             progress.end(None, None, None, finished=False)
@@ -242,11 +247,6 @@ def _train_in_swarm(
                 peer.close()
         finally:
             network.close()
-
-
-def _data_key(settings: Settings, network: Network) -> bytes:
-    """What a peer's order of the data follows from: its key, or in lock-step its name, which two runs share."""
-    return settings.name.encode() if settings.lockstep else network.identity.key
 
 
 def _finish(job: Job, peer: Peer, local: float, progress: Progress, stop: Stopper) -> bool:
@@ -268,7 +268,6 @@ def _loop(
     job: Job,
     optimizer: torch.optim.Optimizer,
     swarm: Peer | Alone,
-    key: bytes,
     reading: Reading,
     settings: Settings,
     progress: Progress,
@@ -276,7 +275,7 @@ def _loop(
 ) -> float | None:
     """Train until the run ends, and return the held-out loss then; None if it was stopped before."""
     sequence, config = job.manifest.data.sequence, job.inner
-    batches = Batches(job.corpus, seed=job.manifest.run.seed, peer=key, batch=settings.batch, sequence=sequence)
+    seed, batches = job.manifest.run.seed, dict[int, Batches]()
     not_finite = 0
     if isinstance(swarm, Peer):
         swarm.begin()
@@ -284,7 +283,9 @@ def _loop(
         metrics.write(0, {"val/loss": progress.loss_start})
         while not swarm.finished and not stop():
             began = clock.monotonic()
-            batch = batches.at(reading.next())
+            if (seat := swarm.seat) not in batches:
+                batches = {seat: Batches(job.corpus, seed=seed, seat=seat, batch=settings.batch, sequence=sequence)}
+            batch = batches[seat].at(reading.next(seat))
             result = train_step(job.model, optimizer, batch, config, _rate_step(swarm))
             not_finite = not_finite + 1 if result.skipped else 0
             if not_finite >= NOT_FINITE_LIMIT:

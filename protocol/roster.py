@@ -13,6 +13,7 @@ from typing import Final
 
 from protocol.messages import LEAVING, TRAINING, Status, sha256
 from protocol.presence import Presence
+from protocol.seats import assign
 
 BALANCE: Final = 1.1
 """How much more than its equal share of a window's chunks an owner may be ranked first for."""
@@ -108,6 +109,12 @@ class Roster:
         """Peers that may contribute, ourselves included if we train."""
         peers = self.neighbours.items()
         return {k for k, p in peers if not self.is_lost(k) and p.phase == TRAINING and p.record.role == "train"}
+
+    def seat(self, ours: int, from_step: int) -> int:
+        """The seat in the data that we have by the records known, if we claim seat `ours`."""
+        records = [peer.record for key, peer in self.neighbours.items() if key != self.key]
+        others = [(record.from_step, record.key, record.seat) for record in records if record.role == "train"]
+        return assign([*others, (from_step, self.key, ours)])[self.key]
 
     def late(self, key: bytes, seconds: float) -> None:
         """Remember how long after a window's first contribution this peer's came."""

@@ -20,7 +20,7 @@ RUN = bytes(range(32))
 
 def index(step: int, run: bytes = RUN) -> Index:
     return Index(
-        potluck="1.0", run=run.hex(), peer="ab" * 32, step=step, own_step=step, tokens=64 * step, from_step=0,
+        potluck="1.0", run=run.hex(), peer="ab" * 32, step=step, own_step=step, tokens=64 * step, from_step=0, seat=1,
         mixed=(0, 6), opened=((0, 6, 6),), marks=(0, 0), optimizer={"class": "SGD", "lr": 0.05}, loop=None,
     )  # fmt: skip
 

@@ -182,7 +182,7 @@ def test_fifty_kills_at_random_moments_never_spoil_anything(tmp_path: Path, text
 def test_another_run_s_folder_is_the_users_mistake(
     tmp_path: Path, text: Path, manifest: Manifest, capfd: Any, nothing_left: None
 ) -> None:
-    other = {"step": 6, "own_step": 6, "tokens": 1, "from_step": 0, "mixed": (), "opened": (), "marks": ()}
+    other = {"step": 6, "own_step": 6, "tokens": 1, "from_step": 0, "seat": 0, "mixed": (), "opened": (), "marks": ()}
     index = Index(potluck="1", run="ab" * 32, peer="cd" * 32, optimizer=None, loop=None, **other)  # type: ignore[arg-type]
     folder = SnapshotFolder(tmp_path / "out" / "snapshots", run=bytes(32), kept=1)
     folder.write({"parameters": {}, "outer": {}, "optimizer": {}}, "", index)
@@ -194,13 +194,14 @@ def test_another_run_s_folder_is_the_users_mistake(
 
 def test_a_place_in_the_data_outlives_another_batch_size() -> None:
     reading = Reading(8)
-    assert [reading.next() for _ in range(3)] == [0, 1, 2]
+    assert [reading.next(1) for _ in range(3)] == [0, 1, 2]
     later = Reading(5)
     later.load_state_dict(reading.state_dict())
-    assert later.next() == 5, "samples 25 to 29: the 24 before were read"
+    assert later.next(1) == 5, "samples 25 to 29: the 24 before were read"
     same = Reading(8)
     same.load_state_dict(reading.state_dict())
-    assert same.next() == 3
+    assert same.next(1) == 3
+    assert [same.next(2), same.next(2)] == [0, 1], "another seat is another part of the data"
 
 
 def test_a_peer_alone_trains_to_the_end(tmp_path: Path, text: Path, manifest: Manifest, capfd: Any) -> None:
