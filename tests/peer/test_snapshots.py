@@ -345,3 +345,17 @@ def test_one_of_two_comes_back_with_the_same_name_and_is_brought_up_to_date(
     assert stays.digest(blocks()) == back.digest(blocks())
     newest = stays.peer.outer.node.ledger.chains[0].newest
     assert newest is not None and key in {part.peer for part in newest.message.link.parts}
+
+
+def test_two_peers_have_seats_of_their_own_and_keep_them(lives: Any, small: Small, tmp_path: Path) -> None:
+    manifest = small(run__steps=100, run__start_peers=2)
+    one = lives(manifest, "one")
+    other = lives(manifest, "other", join=(one.peer.addresses[0],))
+    for life in (one, other):
+        life.peer.gather()
+        life.train(2)
+    seats = [one.peer.seat, other.peer.seat]
+    assert sorted(seats) == [0, 1]
+    other.train(5)
+    other.leave()
+    assert lives(manifest, "other", join=(one.peer.addresses[0],)).peer.seat == seats[1]
