@@ -309,6 +309,7 @@ def test_a_peer_that_comes_back_counts_its_tokens_once(lives: Any, small: Small)
     first.leave()
     second = lives(small(run__steps=100), lockstep=True)
     second.train(6)  # the window of step 18, six steps after that of step 12
+    second.peer.network.call(_nothing())
     chain = second.peer.outer.node.ledger.chains[0]
     assert chain.newest is not None and chain.newest.message.link.due == 18
     assert [part.tokens for part in chain.newest.message.link.parts] == [6 * 64]
