@@ -85,7 +85,7 @@ class Replicas:
         self.inner = InnerConfig(total_steps=manifest.run.steps, lr=section.lr, warmup_steps=section.warmup)
         self.optimizers = [make_optimizer(model, self.inner) for model in self.models]
         self.batches = [
-            Batches(corpus, seed=manifest.run.seed, peer=f"replica {index}".encode(), batch=setting.batch, sequence=128)
+            Batches(corpus, seed=manifest.run.seed, seat=index, batch=setting.batch, sequence=128)
             for index in range(setting.replicas)
         ]
         self.arithmetic = Arithmetic(

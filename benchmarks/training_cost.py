@@ -61,7 +61,7 @@ def train(steps: int, swarm: object = None, ready: object = None) -> float:
     initialize(model, 0, model.initial_stds())
     config = InnerConfig(total_steps=steps)
     optimizer = make_optimizer(model, config)
-    batches = Batches(load_corpus("bible"), seed=0, peer=b"under test", batch=BATCH, sequence=SEQUENCE)
+    batches = Batches(load_corpus("bible"), seed=0, seat=0, batch=BATCH, sequence=SEQUENCE)
     peer = swarm(model, optimizer) if callable(swarm) else None
     began = done = 0.0
     for step in range(steps):

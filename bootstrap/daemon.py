@@ -104,10 +104,10 @@ class Daemon:
         """
         options = options or DaemonOptions()
         identity = load_or_create(identity_path)
-        require_free(options.listen)
-        claim = ClaimedFile(identity_path)
+        claim = await ClaimedFile.when_free(identity_path)  # the p2pd of a killed life may still be ending
         try:
-            process = await _start_with_retries(identity_path, options)
+            require_free(options.listen)
+            process = await _start_with_retries(identity_path, options, claim)
         except BaseException:
             claim.release()
             raise
@@ -228,13 +228,13 @@ def _binary(addresses: Sequence[str]) -> list[bytes]:
     return found
 
 
-async def _start_with_retries(identity_path: Path, options: DaemonOptions) -> DaemonProcess:
+async def _start_with_retries(identity_path: Path, options: DaemonOptions, claim: ClaimedFile) -> DaemonProcess:
     silence_hivemind()
     for attempt in range(1, options.attempts + 1):
         process = DaemonProcess()
         try:
             async with asyncio.timeout(options.start_timeout):
-                await process.start(_arguments(identity_path, options))
+                await process.start(_arguments(identity_path, options), claim.descriptor)
             return process
         except (P2PDaemonError, OSError, EOFError, TimeoutError) as error:
             await process.stop()

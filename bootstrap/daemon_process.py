@@ -35,8 +35,11 @@ class DaemonProcess:
         self.p2p: P2P | None = None
         self._listening: asyncio.Task[None] | None = None
 
-    async def start(self, arguments: Sequence[str]) -> P2P:
-        """Start p2pd and attach to it. P2PDaemonError if it ends before it is ready; the caller sets a deadline."""
+    async def start(self, arguments: Sequence[str], lock: int) -> P2P:
+        """Start p2pd and attach to it. P2PDaemonError if it ends before it is ready; the caller sets a deadline.
+
+        p2pd inherits the descriptor `lock`, so that what it locks stays locked until p2pd has ended as well.
+        """
         with as_file(files(hivemind.hivemind_cli) / "p2pd") as program:
             self.child = await asyncio.create_subprocess_exec(
                 *(str(program), f"-listen=/unix{self.socket}", *arguments),
@@ -44,6 +47,7 @@ class DaemonProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=(lock,),
             )
         assert self.child.stdout is not None
         self._listening = asyncio.create_task(self.words.listen(self.child.stdout), name="p2pd's words")

@@ -102,8 +102,11 @@ class Assembly:
             ack_timeout=LOCKSTEP_OVERDUE if self.settings.lockstep else StreamOptions.ack_timeout,
         )
 
-    def presence(self, addresses: Sequence[str], wall: float, from_step: int = 0) -> Presence:
-        """Our presence record, to be signed. `wall` is Unix time; `from_step` the first due step for which we count."""
+    def presence(self, addresses: Sequence[str], wall: float, from_step: int = 0, seat: int = 0) -> Presence:
+        """Our presence record, to be signed. `wall` is Unix time; `from_step` the first due step for which we count.
+
+        `seat` is our part of the data.
+        """
         fitting = _fitting(addresses)
         return Presence(
             version=VERSION,
@@ -116,6 +119,7 @@ class Assembly:
             issued=wall,
             expires=wall + self.manifest.limits.presence_ttl,
             name=self.settings.name,
+            seat=seat,
         )
 
     def farewell(self, wall: float, step: int, *, finished: bool) -> tuple[bytes, float]:

@@ -1,8 +1,8 @@
 """Text as bytes: where it comes from, what is held out, and which bytes make up which batch.
 
 The tokenizer is the identity on bytes, so the vocabulary is 256 and a nat per token is a nat per byte. Nothing here
-has state: a batch is a pure function of (seed, peer, position), so peers need not coordinate what they read, and a
-restarted peer goes on where it was. Everything fits in memory.
+has state: a batch is a pure function of (seed, seat, position), a peer's seat is a number of its own
+(protocol/seats.py), and a restarted peer goes on where it was. Everything fits in memory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ import torch
 from torch import Tensor
 
 from protocol.errors import UserError
+from protocol.seats import start_of
 
 VALIDATION_LIMIT = 256 * 1024
 VALIDATION_SHARE = 20  # one byte in twenty
 SMALLEST_TEXT = 4096
+HAND = 8
+"""Shards that a peer is given at a time."""
 _NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"})
 PACKAGED = ("bible", "stdlib")
 """Texts that a name alone finds on any machine."""
@@ -130,17 +133,17 @@ def _is_text(data: bytes) -> bool:
 
 
 class Batches:
-    """The batches of one peer: `at(position)` is a pure function of (seed, peer, position) and the corpus.
+    """The batches of one seat: `at(position)` is a pure function of (seed, seat, position) and the corpus.
 
     The training text is cut into equal virtual shards, and each shard into samples of `sequence` + 1 bytes that
-    overlap by the one byte which is first a target and then an input. A peer visits the shards in an order of its
-    own and takes one sample from each on every round, starting in each at a sample of its own. So the samples of a
-    batch lie far apart, the whole text is read before anything is read again, and two peers rarely read the same.
+    overlap by the one byte which is first a target and then an input. The shards lie on a circle, in an order that
+    the seed gives and all peers share. A seat begins at a place of its own and is given eight shards at a time, from
+    which it takes samples in turn. So the samples of a batch lie far apart, the whole text is read before anything is
+    read again, no two seats are given the same shard before one has come round to where the other began, and what a
+    peer that is gone has not read is read by whoever comes round to it (docs/decisions/0012).
     """
 
-    def __init__(
-        self, corpus: Corpus, *, seed: int, peer: bytes, shards: int = 1024, batch: int, sequence: int
-    ) -> None:
+    def __init__(self, corpus: Corpus, *, seed: int, seat: int, shards: int = 1024, batch: int, sequence: int) -> None:
         """Samples of `sequence` + 1 bytes, `batch` of them at once. A short text is cut into fewer shards.
 
         Raises UserError when batch, sequence or shards is below 1, or the text is shorter than one sample.
@@ -155,28 +158,34 @@ class Batches:
         self._batch = batch
         self._sequence = sequence
         shards = min(shards, length // (sequence + 1))
+        self._hand = min(HAND, shards)
+        hands = shards // self._hand
+        shards = hands * self._hand
         self._shard_length = length // shards
         self._samples = (self._shard_length - 1) // sequence  # of one shard
-        self._order = _order(seed, peer, shards)
-        self._first = _numbers(seed, peer, b"first sample", shards) % self._samples
+        start = int(start_of(seat) * hands) * self._hand
+        self._order = torch.roll(_order(seed, shards), -start)
+        # Where there are more seats than starts, those that share one take the samples of a shard in another order.
+        self._first = _numbers(seed, b"first sample", shards, lap=seat // hands) % self._samples
 
     def at(self, position: int) -> Tensor:
         """The batch of inner step `position` (from 0): int64 (batch, sequence + 1)."""
         assert position >= 0, position
-        number = position * self._batch + torch.arange(self._batch)
-        shard = self._order[number % self._order.numel()]
-        sample = (self._first[shard] + number // self._order.numel()) % self._samples
+        number = (position * self._batch + torch.arange(self._batch)) % (self._order.numel() * self._samples)
+        hand, within = number // (self._hand * self._samples), number % (self._hand * self._samples)
+        shard = self._order[hand * self._hand + within % self._hand]
+        sample = (self._first[shard] + within // self._hand) % self._samples
         start = shard * self._shard_length + sample * self._sequence
         return self._text[start[:, None] + torch.arange(self._sequence + 1)].to(torch.int64)
 
 
-def _numbers(seed: int, peer: bytes, purpose: bytes, count: int) -> Tensor:
+def _numbers(seed: int, purpose: bytes, count: int, lap: int = 0) -> Tensor:
     """`count` numbers below 2**32, int64, that depend on all arguments and on nothing else."""
     # Not torch.Generator: its stream is not promised to stay the same over versions and devices.
-    stream = hashlib.shake_128(b"potluck batches\0" + purpose + b"\0" + str(seed).encode() + b"\0" + peer)
+    stream = hashlib.shake_128(b"potluck batches\0" + purpose + f"\0{seed}\0{lap}".encode())
     unsigned = torch.frombuffer(bytearray(stream.digest(4 * count)), dtype=torch.int32)
     return unsigned.to(torch.int64) & 0xFFFFFFFF
 
 
-def _order(seed: int, peer: bytes, shards: int) -> Tensor:
-    return torch.sort(_numbers(seed, peer, b"shard order", shards), stable=True).indices
+def _order(seed: int, shards: int) -> Tensor:
+    return torch.sort(_numbers(seed, b"shard order", shards), stable=True).indices

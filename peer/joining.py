@@ -27,6 +27,7 @@ from peer.network import Network
 from peer.parameters import ModuleParameters, Parameters
 from peer.sealing import Patterns, check, layout_of, seal
 from peer.settings import Settings, from_environment
+from peer.snapshots import Kept
 from protocol.manifest import Manifest, sealed
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,10 @@ def start(
     optimizer: torch.optim.Optimizer,
     *,
     tokens_per_step: int,
+    kept: Kept | None = None,
 ) -> Peer:
     """A peer on a network that is up already, with a sealed manifest that fits the model."""
-    return Peer(network, manifest, parameters, optimizer, tokens_per_step=tokens_per_step)
+    return Peer(network, manifest, parameters, optimizer, tokens_per_step=tokens_per_step, kept=kept)
 
 
 def join(
@@ -54,6 +56,7 @@ def join(
     settings: Settings | None = None,
     parameters: Parameters | None = None,
     patterns: Patterns = (),
+    kept: Kept | None = None,
     notice: Callable[[str], None] = log.info,
 ) -> Peer:
     """Join a run with a model of your own. Returns a context manager; see this module's first lines.
@@ -62,8 +65,9 @@ def join(
     it if there are several), for as long as nobody there has it. An unsealed manifest is sealed with this model.
     `tokens_per_step` weighs this peer's contributions. `parameters` reads and writes a model that is not one module in
     one process. `patterns`, one list of globs over parameter names for each fragment, cuts the model by hand; all peers
-    of the run must give the same. Raises UserError for anything that does not fit the run, NetworkFailed if the network
-    cannot be started.
+    of the run must give the same. `kept`, an object with `state_dict` and `load_state_dict`, is what your loop wants
+    back after a restart, such as its place in the data. Raises UserError for anything that does not fit the run,
+    NetworkFailed if the network cannot be started.
     """
     settings = settings or from_environment()
     known = read_manifest(Path(manifest)) if isinstance(manifest, str | Path) else manifest
@@ -73,7 +77,7 @@ def join(
     try:
         found = known or _sealed_for(network.find_manifest(run), model, patterns)
         parameters = parameters or ModuleParameters(model, layout_of(found, model, patterns))
-        return start(network, found, parameters, optimizer, tokens_per_step=tokens_per_step)
+        return start(network, found, parameters, optimizer, tokens_per_step=tokens_per_step, kept=kept)
     except BaseException:
         network.close()
         raise

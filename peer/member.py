@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,6 +23,7 @@ from bootstrap.addresses import usable
 from bootstrap.identity import peer_id
 from peer import clock
 from peer.assembly import Assembly
+from peer.issuing import Issuing
 from peer.mailbox import Anchor, Mailbox
 from peer.network import CALL_TIMEOUT, Network, NetworkFailed
 from peer.newcomer import Joined, Newcomer
@@ -29,10 +31,23 @@ from peer.outer import Outer
 from peer.parameters import Parameters
 from peer.record import Record
 from peer.sealing import chunks_of
+from peer.settings import Settings
+from peer.snapshot_files import Index, Snapshot, SnapshotFolder
+from peer.snapshots import (
+    Kept,
+    OuterPart,
+    Snapshots,
+    Taken,
+    newest_good,
+    pack_state,
+    program_version,
+    restore_state,
+)
 from peer.streams import P2pdTransport
 from peer.times import Times
 from protocol.errors import UserError
-from protocol.manifest import Manifest, encode, schedule_of
+from protocol.manifest import Manifest, encode, run_id, schedule_of
+from protocol.manifest_toml import dumps
 from protocol.merging import Merges, Mix
 from protocol.messages import FINISHED, LEAVING, sha256
 from protocol.node import Node
@@ -47,6 +62,9 @@ FAREWELL_SECONDS: Final = 4.0
 """Longest that leaving word in the DHT may take."""
 LOOK_TIMEOUT: Final = 10.0
 """Longest wait, in seconds, for news of a run under way at the addresses that we join."""
+CLOCK_JUMP: Final = 5.0
+LOOK_EVERY: Final = 1.0
+"""Seconds."""
 LOCKSTEP_TIMEOUT: Final = 120.0
 """In lock-step: longest wait for one merge. A swarm that misses it has failed."""
 
@@ -65,8 +83,11 @@ class Peer:
         optimizer: torch.optim.Optimizer,
         *,
         tokens_per_step: int,
+        kept: Kept | None = None,
     ) -> None:
         _check_peer(tokens_per_step, manifest, parameters.layout)
+        folder = snapshot_folder(network.settings, manifest)
+        folder.check_run()
         self.manifest = manifest
         self.schedule = schedule_of(manifest)
         self.network = network
@@ -75,6 +96,8 @@ class Peer:
         self.step = 0
         """The swarm step."""
         self.own_step = 0
+        self.seat = 0
+        """Which part of the data is ours (protocol/seats.py). It changes if an earlier peer turns out to have it."""
         self.tokens = 0
         self.times = Times()
         self.layout: Layout = parameters.layout
@@ -89,11 +112,17 @@ class Peer:
         self._boundary_at = 0.0
         self._from_step = 0
         """The first due step for which our record counts. Renewals must not move it: for a while nobody would own."""
+        self._issuing = Issuing(self.settings.out / "presence-issued", manifest.limits.presence_ttl)
         self._closed = False
         self.joined: Joined | None = None
         """How we came into a run that was under way; None for who was there from its start."""
         self._bare: frozenset[int] = frozenset()
         """Chunks of which our parameters are still the initial ones, though the swarm's are not."""
+        self._started = False
+        self._optimizer = optimizer
+        self._kept = kept
+        self._mixed: dict[int, int] = {}
+        """Of each chunk the due step of the newest link that the parameters have seen."""
         self._assembly = Assembly(manifest, network.identity, network.settings, self.chunks)
         self.arithmetic = self._assembly.arithmetic()
         self.record = Record(
@@ -103,8 +132,18 @@ class Peer:
             late_steps=manifest.merge.late_steps,
             trouble=network.disk,
         )
+        self._snapshots = Snapshots(
+            folder,
+            interval=self.settings.snapshot_every * self.schedule.sync_every,
+            layout=self.layout,
+            manifest=dumps(manifest),
+            notice=network.notice,
+            written=self.record.write,
+        )
         try:
-            self.outer = network.call(self._make_outer(self._assembly.node(self.arithmetic, parameters)))
+            node = self._assembly.node(self.arithmetic, parameters)
+            self._restore(node)
+            self.outer = network.call(self._make_outer(node))
             network.call(self._start())
         except BaseException:
             self.record.close()
@@ -147,7 +186,9 @@ class Peer:
             rendezvous=self.network.rendezvous,
             mailbox=self._mailbox,
             record=self.record,
-            make_presence=lambda addresses, wall: self._assembly.presence(addresses, wall, self._from_step),
+            make_presence=lambda addresses, wall: self._assembly.presence(
+                addresses, self._issuing.next(wall), self._from_step, self.seat
+            ),
             sign_bytes=self.network.identity.sign,
             addresses=usable(await daemon.addresses(), self.settings.join),
         )
@@ -156,6 +197,26 @@ class Peer:
         self.network.rendezvous.publish_manifest(self.manifest.run.name, encode(self.manifest))
         await self.outer.start()
         self._watch = asyncio.create_task(self._watch_daemon())
+        self._look_task = asyncio.create_task(self._look_around())
+
+    async def _look_around(self) -> None:
+        """Find a free seat when ours is taken; tell of a clock that was set, which nothing else here follows."""
+        told = 0.0
+        while True:
+            await self._sit()
+            if abs((jump := clock.jump()) - told) > CLOCK_JUMP:
+                told = jump
+                self.network.notice(
+                    f"This computer's clock has been set by {jump:+.0f} s since the start. Training goes on; until a "
+                    "restart this peer meets others only through those that it knows already."
+                )
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _sit(self) -> None:
+        seat = self.outer.node.roster.seat(self.seat, self._from_step) if self._started else self.seat
+        if seat != self.seat:
+            self.seat = seat
+            self.network.rendezvous.announce_soon()
 
     async def _watch_daemon(self) -> None:
         """When p2pd dies, everything that needs it ends, training is told, and the user hears of it once."""
@@ -164,6 +225,37 @@ class Peer:
         self.outer.alone()
         await self.network.rendezvous.close()
         self.network.notice(f"The network is gone, training goes on alone: {why}")
+
+    def _restore(self, node: Node) -> None:
+        """Go on from the newest good snapshot of an earlier life, if there is one."""
+        folder = self._snapshots.folder
+        folder.clean()
+        found = newest_good(folder, self.layout, node.ledger, self.arithmetic.dump, self.network.notice)
+        if found:
+            snapshot, fragments = found
+            for fragment, values in zip(self.layout.fragments, fragments, strict=True):
+                self._parameters.write(fragment.index, 0, values)
+            restore_state(snapshot, self._optimizer, self._kept, self.network.notice)
+            self._resume(snapshot, node)
+            self.network.notice(f"Going on from the snapshot of step {self.step} in {snapshot.path}.")
+        self._snapshots.started(self.step)
+        lives = self.record.begin_life(self.step, self.own_step)
+        if lives > 1 and not found and self._snapshots.enabled:
+            self.network.notice(f"No usable snapshot in {folder.path}: this peer starts from the beginning again.")
+
+    def _resume(self, snapshot: Snapshot, node: Node) -> None:
+        index = snapshot.index
+        self.step, self.own_step, self.tokens = index.step, index.own_step, index.tokens
+        self._from_step, self.seat = index.from_step, index.seat
+        node.resume(index.step, index.tokens, index.marks)
+        for fragment, due, own_step in index.opened:
+            self._merges.opened(Window(fragment, due), own_step)
+        self._mixed = dict(enumerate(index.mixed))
+        for chunk, seen in enumerate(index.mixed):
+            due = node.ledger.chains[chunk].due
+            if due > seen:  # the link was there, and not mixed yet
+                links = max(1, (due - seen) // self.schedule.sync_every)
+                self._keep(Anchor(chunk, due, links, True, node.ledger.tip(chunk).anchor))
 
     def gather(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Wait for the run's `start_peers`, if it has not begun yet; at most two minutes. Says what it waits for."""
@@ -210,6 +302,9 @@ class Peer:
 
     def begin(self) -> None:
         """The first inner step begins now. Called on entering the context, or else by the hook."""
+        self._started = True
+        with suppress(NetworkFailed):
+            self._in_outer(self._sit)
         self._boundary_at = self.times.started = clock.monotonic()
 
     def _after_step(self) -> None:
@@ -245,6 +340,10 @@ class Peer:
         if not self.schedule.overlap:
             self._await(windows)
             self._mix()
+        if self._snapshots.is_due(self.step):
+            taken, node = self._take(), self.outer.node
+            if not self.network.post(lambda: self._snapshots.put(taken, OuterPart.of(node))):
+                self._snapshots.abandon()
         if self.finished:
             self.times.ended = clock.monotonic()
 
@@ -317,6 +416,7 @@ class Peer:
 
     def _mix(self) -> None:
         for mix in self._merges.take(self.own_step):
+            self._mixed[mix.chunk] = mix.due
             if isinstance(mix, Mix):
                 self._mix_chunk(mix)
             else:
@@ -336,6 +436,46 @@ class Peer:
             self._bare -= {mix.chunk}
         self._parameters.write(chunk.fragment, chunk.start, merge(local, anchor, alpha))
         self.record.mixed(mix.chunk, mix.due, mix.late, mix.power)
+
+    # Snapshots
+
+    def _take(self) -> Taken:
+        """Our part of a snapshot, copied at a step boundary."""
+        began = clock.monotonic()
+        self._snapshots.begin()
+        state, optimizer, loop = pack_state(self._optimizer, self._kept, self._snapshots.say_once)
+        index = Index(
+            potluck=program_version(),
+            run=run_id(self.manifest).hex(),
+            peer=self.network.identity.key.hex(),
+            step=self.step,
+            own_step=self.own_step,
+            tokens=self.tokens,
+            from_step=self._from_step,
+            seat=self.seat,
+            mixed=tuple(self._mixed.get(chunk.index, 0) for chunk in self.chunks),
+            opened=tuple((window.fragment, window.due, own) for window, own in self._merges.snapshots),
+            marks=(),
+            optimizer=optimizer,
+            loop=loop,
+        )
+        fragments = [self._parameters.read(fragment.index) for fragment in self.layout.fragments]
+        return Taken(index, fragments, state, clock.monotonic() - began)
+
+    def _take_last(self) -> None:
+        """The last snapshot begins to be written, unless the one before says the same. Bounded in time."""
+        if not self._snapshots.enabled or not self.own_step or not self._snapshots.wait():
+            return
+        taken = self._take()
+
+        async def put() -> None:
+            self._snapshots.put(taken, OuterPart.of(self.outer.node))
+
+        try:
+            self._in_outer(put)
+        except NetworkFailed as error:
+            self._snapshots.abandon()
+            log.warning("the last snapshot was not taken: %s", error)
 
     # The end
 
@@ -367,6 +507,7 @@ class Peer:
             log.info("did not linger to the end: %s", error)
             return False
         self._collect()
+        self._take_last()  # before `write_outer` is used on the same model
         return done
 
     def close(self) -> None:
@@ -376,11 +517,17 @@ class Peer:
         self._closed = True
         self._hook.remove()
         self.network.post(self.outer.set_phase, LEAVING)
+        try:
+            self._take_last()
+        except NetworkFailed as error:
+            log.warning("no last snapshot: %s", error)
         for work, seconds in ((self._say_farewell, FAREWELL_SECONDS), (self.outer.stop, 10.0)):
             try:
                 self._in_outer(work, seconds)
             except NetworkFailed as error:
                 log.warning("could not leave cleanly: %s", error)
+        if not self._snapshots.wait():
+            self.network.notice("The last snapshot takes too long to write; the one before it stays.")
         self.record.close()
 
     async def _say_farewell(self) -> None:
@@ -412,6 +559,11 @@ class Peer:
             self.close()
         finally:
             self.network.close()
+
+
+def snapshot_folder(settings: Settings, manifest: Manifest) -> SnapshotFolder:
+    """Where a peer of a sealed run keeps its snapshots."""
+    return SnapshotFolder(settings.out / "snapshots", run=run_id(manifest), kept=settings.snapshots_kept)
 
 
 def _check_peer(tokens_per_step: int, manifest: Manifest, layout: Layout) -> None:

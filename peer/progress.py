@@ -19,6 +19,7 @@ from aggregation.fragments import Layout
 from peer import clock
 from peer.console import Console, PeerRow
 from peer.disk import DiskTrouble, write_atomically
+from peer.lives import earlier_lives, together
 from peer.member import Peer
 from peer.metrics import MetricsLog
 from peer.output import write_line
@@ -27,7 +28,7 @@ from peer.record import WindowCounts
 from peer.sealing import chunks_of
 from peer.settings import Settings
 from peer.training import StepResult
-from protocol.manifest import Manifest, schedule_of
+from protocol.manifest import Manifest, run_id, schedule_of
 
 ROW_EVERY: Final = 0.2
 SUMMARY_EVERY: Final = 2.0
@@ -49,6 +50,8 @@ class Progress:
         self._train_losses: list[float] = []
         self._began = 0.0
         self._model: dict[str, Any] = {}
+        self._earlier: dict[str, Any] = {}
+        self._run = ""
         self.loss_start = math.nan
         """Nats per token on the held-out bytes before the first step."""
         self._ending: dict[str, Any] = {"exit": "running", "outer_digest": None, "loss_end": None, "local": None}
@@ -80,6 +83,8 @@ class Progress:
         self._peer, self.loss_start = peer, loss
         self._began = clock.monotonic()
         self._model = _model(manifest, layout)
+        self._run = run_id(manifest).hex()
+        self._earlier = earlier_lives(self._settings.out / "summary.json", self._run)
         if self._console:
             if peer:
                 self._console.event(f"This peer is {peer.peer_id}.")
@@ -146,15 +151,16 @@ class Progress:
     # What the report reads
 
     def summary(self) -> dict[str, Any]:
-        """This peer's entry (docs/report.md)."""
+        """This peer's entry (docs/report.md), over all its lives in this folder."""
         peer = self._peer
         counts, (sent, received) = self._counts(), self._bytes()
         losses = self._train_losses
-        return {
+        summary = {
             "peer_id": peer.peer_id if peer else self._settings.name,
+            "run": self._run,
             "exit": self._ending["exit"],
             "inner_steps": peer.own_step if peer else self._tokens // max(1, self._step_tokens()),
-            "tokens": self._tokens,
+            "tokens": peer.tokens if peer else self._tokens,
             "train_loss_first": losses[0] if losses else None,
             "train_loss_last": losses[-1] if losses else None,
             "windows": {name: getattr(counts, name) for name in WindowCounts.__dataclass_fields__},
@@ -173,6 +179,7 @@ class Progress:
             "traffic": self._traffic(),
             "model": self._model,
         }
+        return together(self._earlier, summary)
 
     def _joined(self) -> dict[str, Any] | None:
         """How a newcomer came in; None for who was there from the start."""

@@ -49,6 +49,10 @@ class Settings:
     """Longest that training waits for a merge, in seconds; None is one inner step."""
     linger: float = 30.0
     """Longest that a finished peer goes on serving others, in seconds."""
+    snapshot_every: int = 1
+    """Rounds (of H swarm steps) between two snapshots; 0 keeps none."""
+    snapshots_kept: int = 3
+    """Newest snapshots that stay on the disk. With more than one, a damaged one costs only the steps since the last."""
     lockstep: bool = False
     """Merges wait for everyone, so that two runs are equal to the byte. For tests."""
     slowdown: float = 1.0
@@ -76,6 +80,8 @@ class Settings:
             ("give_mbit", _is_none_or(self.give_mbit, lambda cap: cap > 0), "must be above 0, in Mbit/s"),
             ("merge_wait", _is_none_or(self.merge_wait, lambda wait: wait >= 0), "must be at least 0, in seconds"),
             ("linger", _is_none_or(self.linger, lambda wait: wait >= 0), "must be at least 0, in seconds"),
+            ("snapshot_every", self.snapshot_every >= 0, "must be at least 0, in rounds (0: no snapshots)"),
+            ("snapshots_kept", self.snapshots_kept >= 1, "must be at least 1"),
             ("slowdown", _is_none_or(self.slowdown, lambda factor: factor >= 1), "must be a factor of at least 1"),
             ("listen", self._listens, "must look like /ip4/127.0.0.1/tcp/0, or be auto"),
             ("announce", self._announces, "must look like /ip4/192.0.2.1/tcp/4002"),

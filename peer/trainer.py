@@ -25,7 +25,7 @@ from peer.data import PACKAGED, Batches, Corpus, load_corpus
 from peer.evaluation import evaluate
 from peer.exit_codes import DONE, FAILED, after
 from peer.joining import start
-from peer.member import Peer
+from peer.member import Peer, snapshot_folder
 from peer.metrics import MetricsLog
 from peer.models import Decoder
 from peer.network import Network, NetworkFailed, names_of
@@ -38,6 +38,7 @@ from peer.training import InnerConfig, make_optimizer, resolve_device, set_threa
 from protocol.errors import UserError
 from protocol.manifest import Manifest, sealed
 from protocol.manifest_toml import dumps
+from protocol.messages import sha256
 
 log = logging.getLogger(__name__)
 
@@ -120,11 +121,38 @@ class Job:
         return evaluate(self.model, self.corpus.validation, sequence=sequence, max_tokens=EVALUATION_TOKENS)
 
 
+class Reading:
+    """A peer's place in its data. What a snapshot keeps of our loop, so that a restart reads on where it was."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self.seat = 0
+        self.samples = 0
+        """Given to training so far from this seat. Samples, not batches: the next life's batch may be another."""
+
+    def next(self, seat: int) -> int:
+        """The position of the next batch of this seat, from 0. It counts as read."""
+        if seat != self.seat:
+            self.seat, self.samples = seat, 0
+        position = -(-self.samples // self._batch)
+        self.samples = (position + 1) * self._batch
+        return position
+
+    def state_dict(self) -> dict[str, int]:
+        """See Kept."""
+        return {"seat": self.seat, "samples": self.samples}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """See Kept."""
+        self.seat, self.samples = state_dict["seat"], state_dict["samples"]
+
+
 class Alone:
     """`--local-only`: the same training with no swarm and no outer optimizer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, steps: int, seat: int) -> None:
         self.own_step = 0
+        self.seat = seat
         self._steps = steps
         optimizer.register_step_post_hook(self._after_step)
 
@@ -177,6 +205,7 @@ def _prepare(settings: Settings, manifest: Manifest, data: str | None, progress:
         raise UserError.field("data.sequence", manifest.data.sequence, right)
     manifest = manifest if sealed(manifest) else seal(manifest, corpus, model)
     layout = check(manifest, model, corpus)
+    snapshot_folder(settings, manifest).check_run()
     settings.out.mkdir(parents=True, exist_ok=True)
     (settings.out / "manifest.toml").write_text(dumps(manifest))
     return Job(manifest, model.to(device), corpus, layout, device)
@@ -190,9 +219,10 @@ def _train_alone(
     job = _prepare(settings, manifest, data, progress)
     progress.begin(job.manifest, job.layout, None, job.loss())
     optimizer = make_optimizer(job.model, job.inner)
-    alone = Alone(optimizer, job.manifest.run.steps)
-    key = settings.name.encode()
-    loss = _loop(job, optimizer, alone, key, settings, progress, stop)
+    # Nobody gives out seats: one that follows from our name, so that several who train alone read different text.
+    seat = int.from_bytes(sha256(settings.name.encode())[:2], "little")
+    alone = Alone(optimizer, job.manifest.run.steps, seat)
+    loss = _loop(job, optimizer, alone, Reading(settings.batch), settings, progress, stop)
     progress.end(loss, loss, None, finished=loss is not None)
     return FAILED if loss is None else DONE
 
@@ -220,11 +250,11 @@ def _train_in_swarm(
         optimizer = make_optimizer(job.model, job.inner)
         tokens = settings.batch * job.manifest.data.sequence
         parameters = ModuleParameters(job.model, job.layout)
-        peer = start(network, job.manifest, parameters, optimizer, tokens_per_step=tokens)
+        reading = Reading(settings.batch)
+        peer = start(network, job.manifest, parameters, optimizer, tokens_per_step=tokens, kept=reading)
         progress.begin(job.manifest, job.layout, peer, job.loss())
         peer.gather(stop)
-        key = _data_key(settings, network)
-        local = _loop(job, optimizer, peer, key, settings, progress, stop)
+        local = _loop(job, optimizer, peer, reading, settings, progress, stop)
         done = local is not None and _finish(job, peer, local, progress, stop)
         if not done:
             progress.end(None, None, None, finished=False)
@@ -237,11 +267,6 @@ def _train_in_swarm(
                 peer.close()
         finally:
             network.close()
-
-
-def _data_key(settings: Settings, network: Network) -> bytes:
-    """What a peer's order of the data follows from: its key, or in lock-step its name, which two runs share."""
-    return settings.name.encode() if settings.lockstep else network.identity.key
 
 
 def _finish(job: Job, peer: Peer, local: float, progress: Progress, stop: Stopper) -> bool:
@@ -263,14 +288,14 @@ def _loop(
     job: Job,
     optimizer: torch.optim.Optimizer,
     swarm: Peer | Alone,
-    key: bytes,
+    reading: Reading,
     settings: Settings,
     progress: Progress,
     stop: Stopper,
 ) -> float | None:
     """Train until the run ends, and return the held-out loss then; None if it was stopped before."""
     sequence, config = job.manifest.data.sequence, job.inner
-    batches = Batches(job.corpus, seed=job.manifest.run.seed, peer=key, batch=settings.batch, sequence=sequence)
+    seed, batches = job.manifest.run.seed, dict[int, Batches]()
     not_finite = 0
     if isinstance(swarm, Peer):
         swarm.begin()
@@ -278,7 +303,9 @@ def _loop(
         metrics.write(0, {"val/loss": progress.loss_start})
         while not swarm.finished and not stop():
             began = clock.monotonic()
-            batch = batches.at(swarm.own_step + not_finite)
+            if (seat := swarm.seat) not in batches:
+                batches = {seat: Batches(job.corpus, seed=seed, seat=seat, batch=settings.batch, sequence=sequence)}
+            batch = batches[seat].at(reading.next(seat))
             result = train_step(job.model, optimizer, batch, config, _rate_step(swarm), warm_up=_warm_up(swarm))
             not_finite = not_finite + 1 if result.skipped else 0
             if not_finite >= NOT_FINITE_LIMIT:

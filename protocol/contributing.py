@@ -50,6 +50,12 @@ class Contributor:
         self._named: dict[int, int] = {}
         self.marks: dict[int, int] = {}
         """By chunk: tokens trained at the snapshot of our last contribution that a link names."""
+        self._earlier = 0
+        """Tokens when this life of the peer began: 0, or those of the snapshot that it was restored from."""
+
+    def resume(self, tokens: int, marks: Iterable[int]) -> None:
+        """Go on after an earlier life that had trained so many tokens, with its `marks`."""
+        self._earlier, self.marks = tokens, dict(enumerate(marks))
 
     def order(self, chunks: Iterable[int]) -> list[int]:
         """In which order to send a window's chunks: those first whose last contribution that counted is the oldest.
@@ -105,4 +111,5 @@ class Contributor:
                 if part.peer == self._keys.key:
                     self._named[chunk] = max(self._named.get(chunk, 0), entry.message.link.due)
                     totals = [total for payload, total in self._sent.get(chunk, ()) if payload == part.payload]
-                    self.marks[chunk] = max([self.marks.get(chunk, 0), *totals])
+                    # One that is not ours any more was sent by an earlier life, from no more than it had trained.
+                    self.marks[chunk] = max([self.marks.get(chunk, 0), *(totals or [self._earlier])])

@@ -56,6 +56,11 @@ class Merges:
             del self._opened[one]
         self._opened[window] = own_step
 
+    @property
+    def snapshots(self) -> list[tuple[Window, int]]:
+        """The windows that may still settle, each with its snapshot's own step, in the order of `opened`."""
+        return list(self._opened.items())
+
     def settled(self, chunk: int, due: int, links: int, mix: bool) -> None:
         """The chunk's newest anchor is that of the link of `due`, `links` links after the one before."""
         known = self._pending.get(chunk)

@@ -89,6 +89,17 @@ class Node:
         self.contributor = Contributor(ledger=ledger, arithmetic=arithmetic, keys=keys)
         self._beat = 0.0
 
+    # Over a restart
+
+    def marks(self) -> list[int]:
+        """Of each chunk the tokens at the snapshot of our last contribution that a link names."""
+        return [self.contributor.marks.get(chunk, 0) for chunk in range(len(self.fragment_of))]
+
+    def resume(self, step: int, tokens: int, marks: Sequence[int]) -> None:
+        """Go on after swarm step `step` and so many `tokens`, with an earlier life's `marks`. Before anything else."""
+        self.step = step
+        self.contributor.resume(tokens, marks)
+
     # What the trainer does
 
     def set_step(self, step: int, step_seconds: float | None, now: float) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from protocol.errors import ProtocolError
+from protocol.seats import MAX_SEATS
 from protocol.signature import verify
 
 VERSION = 1
@@ -55,6 +56,8 @@ class Presence(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     expires: float
     name: Annotated[str, msgspec.Meta(max_length=MAX_NAME_LENGTH)] = ""
     """What the volunteer calls the machine. Shown to people, never compared."""
+    seat: Annotated[int, msgspec.Meta(ge=0, lt=MAX_SEATS)] = 0
+    """Which part of the data it reads (protocol/seats.py)."""
 
 
 _encoder = msgspec.msgpack.Encoder()

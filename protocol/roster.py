@@ -13,6 +13,7 @@ from typing import Final
 
 from protocol.messages import LEAVING, TRAINING, Link, Status, sha256
 from protocol.presence import Presence
+from protocol.seats import assign
 
 BALANCE: Final = 1.1
 """How much more than its equal share of a window's chunks an owner may be ranked first for."""
@@ -139,6 +140,12 @@ class Roster:
         ended = [key for key, peer in trainers if peer.status and peer.phase > TRAINING and peer.status.heads == heads]
         here = {*ended, *(key for key, _ in trainers if not self.is_lost(key))}
         return len(self.vanished) >= max(1, len(here))
+
+    def seat(self, ours: int, from_step: int) -> int:
+        """The seat in the data that we have by the records known, if we claim seat `ours`."""
+        records = [peer.record for key, peer in self.neighbours.items() if key != self.key]
+        others = [(record.from_step, record.key, record.seat) for record in records if record.role == "train"]
+        return assign([*others, (from_step, self.key, ours)])[self.key]
 
     def late(self, key: bytes, seconds: float) -> None:
         """Remember how long after a window's first contribution this peer's came."""

@@ -45,6 +45,6 @@ def test_the_api_page_names_what_there_is() -> None:
     assert all(name in page for name in potluck.__all__)
     attributes = re.findall(r"^\| ((?:`[a-z_]+(?:\([a-z]*\))?`(?:, )?)+) \|", page.split("## `Peer`")[1], re.MULTILINE)
     named = {name for cell in attributes for name in re.findall(r"`([a-z_]+)", cell)}
-    made_at_start = {"step", "own_step", "tokens", "joined", "layout", "times", "record"}
+    made_at_start = {"step", "own_step", "tokens", "joined", "seat", "layout", "times", "record"}
     assert named >= made_at_start | {"finished", "alone", "addresses", "linger", "write_outer"}
     assert all(hasattr(potluck.Peer, name) for name in named - made_at_start)

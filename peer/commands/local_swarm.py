@@ -7,6 +7,7 @@ which nobody gets anywhere. Whatever happens, no process is left.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ class LocalSwarm:
         folder = self._plan.folder(index)
         for left in (folder / SUMMARY, folder / RECORD, folder / "metrics.jsonl"):
             left.unlink(missing_ok=True)  # of an earlier run in the same directory
+        shutil.rmtree(folder / "snapshots", ignore_errors=True)
         child = await self._start(self._label(index), self._plan.peer_arguments(index, join), folder)
         self.peers.append(PeerState(index, child))
 

@@ -26,6 +26,10 @@ class SwarmOptions:
     seed: Annotated[int | None, Parameter(help="Seed of initial parameters and data order.")] = None
     report: Annotated[Path | None, Parameter(help="Where the report goes; without it, OUT/report.json.")] = None
     out: Annotated[Path | None, Parameter(help="Directory of the run; without it, a new one below runs/.")] = None
+    snapshot_every: Annotated[
+        int | None, Parameter(help="Rounds (of H steps) between two snapshots, 1 if not given; 0 keeps none.")
+    ] = None
+    snapshots_kept: Annotated[int | None, Parameter(help="Newest snapshots to keep, 3 if not given.")] = None
     lockstep: Annotated[bool, Parameter(help="Merges wait for everyone: two runs are equal to the byte.")] = False
     local_only: Annotated[bool, Parameter(help="The same training without swarm and outer optimizer.")] = False
     kill: Annotated[
@@ -54,6 +58,10 @@ class PeerOptions:
     give: Annotated[float | None, Parameter(help="Cap on what newcomers are given, in Mbit/s.")] = None
     merge_wait: Annotated[float | None, Parameter(help="Longest wait for a merge in seconds; else one step.")] = None
     linger: Annotated[float | None, Parameter(help="Seconds that a finished peer goes on serving, at most.")] = None
+    snapshot_every: Annotated[
+        int | None, Parameter(help="Rounds (of H steps) between two snapshots, 1 if not given; 0 keeps none.")
+    ] = None
+    snapshots_kept: Annotated[int | None, Parameter(help="Newest snapshots to keep, 3 if not given.")] = None
     listen: Annotated[str | None, Parameter(help="Address to be dialled at, like /ip4/0.0.0.0/tcp/4002.")] = None
     announce: Annotated[str | None, Parameter(help="Address that others shall dial, if it is another.")] = None
     json: Annotated[bool | None, Parameter(help="Report progress as JSON lines.")] = None

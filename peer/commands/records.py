@@ -182,7 +182,24 @@ class Joined(msgspec.Struct, frozen=True, tag_field="kind", tag="joined"):
     from_step: int
 
 
-Event = Joined | Opened | Retried | Link | Mixed | TooLate | Missed | MissedWhole | Contributed | Gave
+class Life(msgspec.Struct, frozen=True, tag_field="kind", tag="life"):
+    """A process began to write here: the first, or one that goes on after a restart."""
+
+    number: int
+    step: int
+    own_step: int
+
+
+class Kept(msgspec.Struct, frozen=True, tag_field="kind", tag="snapshot"):
+    """A snapshot was written."""
+
+    step: int
+    copy_seconds: float
+    write_seconds: float
+    bytes: int
+
+
+Event = Life | Kept | Joined | Opened | Retried | Link | Mixed | TooLate | Missed | MissedWhole | Contributed | Gave
 _DECODER = msgspec.json.Decoder(Event)
 
 

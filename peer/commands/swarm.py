@@ -48,6 +48,8 @@ def run_swarm(options: SwarmOptions) -> int:
         data=options.data or (manifest.data.name if options.manifest is None else None),
         lockstep=options.lockstep,
         local_only=options.local_only,
+        snapshot_every=options.snapshot_every,
+        snapshots_kept=options.snapshots_kept,
         faults=faults,
     )
     if options.lockstep:
@@ -64,8 +66,10 @@ def _say(text: str) -> None:
 
 def swarm_manifest(options: SwarmOptions) -> Manifest:
     """The manifest that the flags ask for, not yet sealed: the given one or the demo's, with the flags over it."""
-    if options.peers < 1:
-        raise UserError.field("--peers", options.peers, "must be at least 1")
+    least = (("peers", options.peers, 1), ("snapshot-every", options.snapshot_every, 0))
+    for name, value, smallest in (*least, ("snapshots-kept", options.snapshots_kept, 1)):
+        if value is not None and value < smallest:
+            raise UserError.field(f"--{name}", value, f"must be at least {smallest}")
     manifest = read_manifest(options.manifest) if options.manifest else PRESETS["demo"]
     manifest = with_model(manifest, options.model) if options.model else manifest
     flags = {

@@ -19,6 +19,8 @@ class SwarmPlan:
     data: str | None = None
     lockstep: bool = False
     local_only: bool = False
+    snapshot_every: int | None = None
+    snapshots_kept: int | None = None
     faults: Faults = field(default_factory=Faults)
 
     def folder(self, peer: int) -> Path:
@@ -37,6 +39,8 @@ class SwarmPlan:
         flags = ["--manifest", str(self.manifest), "--out", str(self.folder(peer)), "--name", f"peer-{peer}"]
         flags += ["--threads", "1", "--device", "cpu", "--slowdown", str(self.faults.slowdown(peer))]
         flags += ["--data", self.data] if self.data else []
+        for flag, value in (("--snapshot-every", self.snapshot_every), ("--snapshots-kept", self.snapshots_kept)):
+            flags += [flag, str(value)] if value is not None else []
         flags += ["--lockstep"] if self.lockstep else []
         flags += ["--local-only"] if self.local_only else ["--join", *join]
         return ["peer", "--json", *flags]

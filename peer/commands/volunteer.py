@@ -41,6 +41,8 @@ def peer_settings(options: PeerOptions) -> Settings:
         "give_mbit": options.give,
         "merge_wait": options.merge_wait,
         "linger": options.linger,
+        "snapshot_every": options.snapshot_every,
+        "snapshots_kept": options.snapshots_kept,
         "listen": options.listen,
         "announce": options.announce,
         "json": options.json,

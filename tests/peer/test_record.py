@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.record import Record, WindowCounts
+from peer.record import Record, WindowCounts, drop_cut_line
 from protocol.schedule import Window
 
 FRAGMENT_OF = (0, 0, 1)
@@ -97,3 +98,31 @@ def test_counts_of_a_long_run_are_exact_and_cost_no_memory(fates: list[str]) -> 
     counts = made.counts(None)
     assert counts == WindowCounts(len(fates), fates.count("merged"), fates.count("late"), fates.count("skipped"))
     assert len(made._fates) <= 2
+
+
+def test_a_second_life_goes_on_after_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    first = record(path)
+    assert first.begin_life(0, 0) == 1
+    first.opened(Window(1, 9), 9)
+    first.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"kind":"mixed","chu')
+    second = record(path)
+    assert second.begin_life(6, 5) == 2
+    second.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert path.read_bytes().startswith(whole)
+    assert lines[2:] == [{"kind": "life", "number": 2, "step": 6, "own_step": 5}]
+
+
+@given(st.lists(st.integers(0, 200_000), max_size=4), st.integers(0, 200_000))
+@settings(max_examples=30, deadline=None)
+def test_only_a_cut_line_is_dropped(lengths: list[int], cut: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "record.jsonl"
+        whole = b"".join(b"x" * length + b"\n" for length in lengths)
+        path.write_bytes(whole + b"y" * cut)
+        drop_cut_line(path)
+        assert path.read_bytes() == whole
+        drop_cut_line(path.with_name("missing"))

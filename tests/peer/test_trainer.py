@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +21,8 @@ import pytest
 from peer.cli import run
 from peer.data import load_corpus
 from peer.sealing import seal
-from peer.trainer import check_text
+from peer.snapshot_files import Index, SnapshotFolder
+from peer.trainer import Reading, check_text
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed
 from protocol.manifest_toml import dumps
@@ -60,9 +63,12 @@ class Running:
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
+        self.events: list[dict[str, Any]] = []
         for line in self.process.stdout:
-            if json.loads(line)["event"] == "row":
+            self.events.append(json.loads(line))
+            if self.events[-1]["event"] == "row":
                 break
+        self.events = [event for event in self.events if event["event"] in ("start", "notice")]
         self.children = psutil.Process(self.process.pid).children(recursive=True)
         words = " ".join(word for child in self.children for word in child.cmdline())
         self.sockets = [Path(path) for path in re.findall(r"/unix(/tmp/hivemind-[^/\s]*)", words)]
@@ -162,6 +168,101 @@ def test_a_killed_peer_takes_its_daemon_with_it(running: Running, tmp_path: Path
     _, alive = psutil.wait_procs(running.children, timeout=20)
     assert not alive
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["exit"] == "running"
+
+
+def newest(folder: Path) -> int:
+    """Step of the newest snapshot; -1 for none."""
+    names = [path.name for path in (folder / "out" / "snapshots").glob("*") if path.name.isdigit()]
+    return max(map(int, names), default=-1)
+
+
+def lives(folder: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (folder / "out" / "record.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == "life"]
+
+
+def test_a_killed_peer_comes_back_as_itself(tmp_path: Path, text: Path, manifest: Manifest) -> None:
+    """On the same port, at once: its former p2pd may still be there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        listen = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
+    short = changed(manifest, {"schedule.sync_every": 6, "schedule.overlap": 2})
+    command = arguments(tmp_path, text, short, "--listen", listen)
+    first = Running(command)
+    try:
+        end = time.monotonic() + 40
+        while newest(tmp_path) < 0 and time.monotonic() < end:
+            time.sleep(0.02)
+        reached = newest(tmp_path)
+        assert reached > 0
+    finally:
+        first.process.kill()
+        first.process.communicate()
+    second = Running(command)
+    try:
+        seconds, errors = second.end(signal.SIGTERM)
+    finally:
+        second.process.kill()
+        second.process.communicate()
+    assert "Traceback" not in errors and seconds < 30
+    names = [event["peer_id"] for peer in (first, second) for event in peer.events if event["event"] == "start"]
+    assert len(names) == 2 and names[0] == names[1]
+    before, after = lives(tmp_path)
+    assert (before["number"], after["number"]) == (1, 2) and after["step"] >= reached
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert found["lives"] == 2 and found["inner_steps"] > after["own_step"]
+    assert found["tokens"] == 32 * found["inner_steps"]
+    assert newest(tmp_path) >= found["inner_steps"], "it left in order, so nothing is lost"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_fifty_kills_at_random_moments_never_spoil_anything(tmp_path: Path, text: Path, manifest: Manifest) -> None:
+    """With a snapshot every few steps, many of them hit one that is being written."""
+    chance = random.Random(1)
+    short = changed(manifest, {"schedule.sync_every": 4, "schedule.overlap": 1})
+    command = arguments(tmp_path, text, short)
+    before, identities, passed_over = 0, set[str](), 0
+    for kill in range(50):
+        peer = Running(command)
+        try:
+            time.sleep(chance.uniform(0.0, 3.0))
+        finally:
+            peer.process.kill()
+            _, errors = peer.process.communicate()
+        assert "Traceback" not in errors, errors
+        identities.add(next(event["peer_id"] for event in peer.events if event["event"] == "start"))
+        passed_over += sum("passed over" in str(event) for event in peer.events)
+        life = lives(tmp_path)[-1]
+        assert life["number"] == kill + 1 and life["step"] >= before, "what was on the disk is where it goes on"
+        before = newest(tmp_path) if newest(tmp_path) >= 0 else before
+    assert len(identities) == 1 and passed_over == 0
+    assert before > 100
+
+
+def test_another_run_s_folder_is_the_users_mistake(
+    tmp_path: Path, text: Path, manifest: Manifest, capfd: Any, nothing_left: None
+) -> None:
+    other = {"step": 6, "own_step": 6, "tokens": 1, "from_step": 0, "seat": 0, "mixed": (), "opened": (), "marks": ()}
+    index = Index(potluck="1", run="ab" * 32, peer="cd" * 32, optimizer=None, loop=None, **other)  # type: ignore[arg-type]
+    folder = SnapshotFolder(tmp_path / "out" / "snapshots", run=bytes(32), kept=1)
+    folder.write({"parameters": {}, "outer": {}, "optimizer": {}}, "", index)
+    assert run(arguments(tmp_path, text, manifest)) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("potluck: out = ") and "holds snapshots of another run (abababababab)" in line
+    assert not (tmp_path / "out" / "manifest.toml").exists()
+
+
+def test_a_place_in_the_data_outlives_another_batch_size() -> None:
+    reading = Reading(8)
+    assert [reading.next(1) for _ in range(3)] == [0, 1, 2]
+    later = Reading(5)
+    later.load_state_dict(reading.state_dict())
+    assert later.next(1) == 5, "samples 25 to 29: the 24 before were read"
+    same = Reading(8)
+    same.load_state_dict(reading.state_dict())
+    assert same.next(1) == 3
+    assert [same.next(2), same.next(2)] == [0, 1], "another seat is another part of the data"
 
 
 def test_a_peer_alone_trains_to_the_end(tmp_path: Path, text: Path, manifest: Manifest, capfd: Any) -> None:
