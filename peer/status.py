@@ -82,7 +82,7 @@ def show_status(join: tuple[str, ...], as_json: bool, run: str | None = None) ->
 
 
 def _look(settings: Settings, run: str | None) -> tuple[Manifest, Listener]:
-    network = Network(settings, lambda text: print(text, file=sys.stderr))
+    network = Network(settings, lambda text: print(text, file=sys.stderr), reachable=False)
     try:
         end = clock.monotonic() + MANIFEST_PATIENCE
         manifest = network.find_manifest(run, lambda: clock.monotonic() > end)

@@ -95,6 +95,13 @@ class Roster:
         peer = self.neighbours.get(key)
         return peer is None or peer.lost or peer.phase == LEAVING
 
+    def is_apart(self, key: bytes) -> bool:
+        """Whether neither of us can dial the other (both behind NAT): we hear of this peer only through others."""
+        ours, peer = self.neighbours.get(self.key), self.neighbours.get(key)
+        if key == self.key or ours is None or peer is None:
+            return False
+        return not ours.record.addresses and not peer.record.addresses
+
     def say(self, key: bytes, status: Status) -> None:
         """A peer's own words about itself."""
         if peer := self.neighbours.get(key):
@@ -125,9 +132,11 @@ class Roster:
         """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached.
 
         Those who have not begun, or of whom there is only a record, do not count: newcomers and made-up peers would
-        pull the pace to zero.
+        pull the pace to zero. Where some trainer is apart from us, owners that do not train count as well: they say the
+        pace that they see, and a peer behind NAT may have nobody else to hear it from.
         """
-        begun = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train" and peer.step]
+        roles = ("train", "own") if any(map(self.is_apart, self.neighbours)) else ("train",)
+        begun = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role in roles and peer.step]
         steps = sorted((peer.step for key, peer in begun if not self.is_lost(key)), reverse=True)
         return steps[(len(steps) + 1) // 2 - 1] if steps else 0
 

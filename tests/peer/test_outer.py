@@ -201,11 +201,11 @@ def test_links_are_written_once_each(run: Any, tmp_path: Path) -> None:
 
 def test_a_presence_record_has_the_addresses_that_fit(run: Any) -> None:
     async def check(outer: Outer) -> None:
-        outer._addresses = [f"/ip6/{'2001:0db8:' * 10}{number}/tcp/4001" for number in range(12)]
+        outer.addresses = tuple(f"/ip6/{'2001:0db8:' * 10}{number}/tcp/4001" for number in range(12))
         assert len(outer.presence()) <= 1024
         ours = outer.node.roster.neighbours[ME.key].record
         assert 1 <= len(ours.addresses) <= 8 and ours.owns
-        assert ours.addresses[0] == outer._addresses[0]
+        assert ours.addresses[0] == outer.addresses[0]
 
     run(check)
 
