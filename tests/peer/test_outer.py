@@ -252,3 +252,25 @@ def test_the_last_words_of_a_lost_peer_do_not_revive_it(run: Any) -> None:
         assert outer.node.roster.live() == []
 
     run(check)
+
+
+def test_two_that_nobody_can_dial_do_not_dial_each_other_but_count(run: Any) -> None:
+    async def check(outer: Outer) -> None:
+        other = Assembly(outer._make_presence.__self__.manifest, OTHER, Settings(name="other"), [])  # type: ignore[attr-defined]
+
+        def learn(addresses: list[str], wall: float) -> None:
+            outer._learn([encode_record(other.presence(addresses, wall), OTHER.sign)])
+
+        outer.addresses = ()
+        outer.presence()
+        learn([], time.time())
+        assert outer.transport.connecting == set()  # type: ignore[attr-defined]
+        assert outer.node.roster.live() == [], "nothing is expected of it here"
+        assert await outer.present() == 2
+        learn([ADDRESS], time.time() + 1)
+        assert outer.transport.connecting == {OTHER.key}  # type: ignore[attr-defined]
+        assert await outer.present() == 1, "it can be dialled now, and does not answer yet"
+        learn([], time.time() + 2)
+        assert outer.transport.connecting == set()  # type: ignore[attr-defined]
+
+    run(check)
