@@ -64,9 +64,7 @@ def bootstrap(
         "potluck-out/bootstrap.key"
     ),
     aggregate: Annotated[bool, Parameter(help="Also own chunks of the run, without training.")] = False,
-    run: Annotated[
-        str | None, Parameter(help="Which run to aggregate, if several are here.")
-    ] = None,
+    run: Annotated[str | None, Parameter(help="Which run to aggregate, if several are here.")] = None,
     json: Annotated[bool, Parameter(help="Report as JSON lines.")] = False,
 ) -> int:
     """Run an entry node: where peers meet, and where a run's manifest is found."""
