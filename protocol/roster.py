@@ -100,7 +100,7 @@ class Roster:
         ours, peer = self.neighbours.get(self.key), self.neighbours.get(key)
         if key == self.key or ours is None or peer is None:
             return False
-        return not ours.record.addresses and not peer.record.addresses
+        return not any(one.record.addresses or one.record.owns for one in (ours, peer))
 
     def say(self, key: bytes, status: Status) -> None:
         """A peer's own words about itself."""
