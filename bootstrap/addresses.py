@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bootstrap.identity import key_of, peer_id
 from protocol.errors import ProtocolError, UserError
@@ -51,22 +51,24 @@ def is_dialable(address: str) -> bool:
 
 def most_useful_first(addresses: Iterable[str]) -> list[str]:
     """Global addresses, then private ones, then loopback."""
-    return sorted(addresses, key=_distance)
+    return sorted(addresses, key=distance)
 
 
-def usable(addresses: Iterable[str], join: Iterable[str]) -> list[str]:
+def usable(addresses: list[str], join: Sequence[str]) -> list[str]:
     """Those of our own addresses that others of the swarm can be expected to dial.
 
     Who joins through a public address meets peers from anywhere, so its loopback and private addresses help nobody;
-    in a swarm on one machine or one local network they do. With nobody to join through, all of them.
+    in a swarm on one machine or one local network they do. With nobody to join through, all but loopback, which a peer
+    on this machine does not need either, unless there is nothing else.
     """
-    needed = min((_distance(address) for address in join), default=_LOOPBACK)
-    return [address for address in addresses if _distance(address) <= needed]
+    needed = min((distance(address) for address in join), default=1)
+    found = [address for address in addresses if distance(address) <= needed]
+    return found or ([] if join else addresses)
 
 
 def is_loopback(address: str) -> bool:
     """Whether the address means this machine only."""
-    return _distance(address) == _LOOPBACK
+    return distance(address) == _LOOPBACK
 
 
 def _is_host(kind: str, host: str) -> bool:
@@ -79,9 +81,24 @@ def _is_host(kind: str, host: str) -> bool:
         return False
 
 
-def _distance(address: str) -> int:
+def host_of(address: str) -> str:
+    """The IP address in a multiaddress, canonically written; empty if there is none, or if it leads over a relay."""
+    parts = address.split("/")
+    if len(parts) < 3 or parts[1] not in ("ip4", "ip6") or "p2p-circuit" in parts or not _is_host(parts[1], parts[2]):
+        return ""
+    return str(ipaddress.ip_address(parts[2]))
+
+
+def port_of(address: str) -> int:
+    """The TCP port of an address that `is_dialable`."""
+    return int(address.split("/")[4])
+
+
+def distance(address: str) -> int:
+    """From how far an address can be meant to be dialled: 0 anywhere, 1 a private network, 2 this machine."""
     _, kind, host, *_ = address.split("/")
     if kind.startswith("dns"):
         return 0
     ip = ipaddress.ip_address(host)
-    return _LOOPBACK if ip.is_loopback else 1 if ip.is_private or ip.is_link_local else 0
+    # Carriers' shared addresses (100.64.0.0/10) are neither global nor called private.
+    return _LOOPBACK if ip.is_loopback else 0 if ip.is_global else 1

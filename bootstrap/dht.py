@@ -126,14 +126,15 @@ class NewestOnly(DHTLocalStorage):  # type: ignore[misc]
         return bool(super().store_subkey(key, subkey, value, expiration_time))
 
 
-async def create_node(daemon: Daemon, rules: RecordRules, *, rpc_timeout: float = 3.0) -> DHTNode:
-    """A node on `daemon`'s p2pd that knows nobody yet. Peers that cannot be dialled only ask, and store nothing.
+async def create_node(daemon: Daemon, rules: RecordRules, *, serves: bool = True, rpc_timeout: float = 3.0) -> DHTNode:
+    """A node on `daemon`'s p2pd that knows nobody yet. Without `serves` it only asks, and stores nothing: others would
+    wait in vain for a node that they cannot dial.
 
     Caches are off: every question of ours is for the latest.
     """
     node = await DHTNode.create(
         p2p=daemon.p2p,
-        client_mode=not daemon.options.dialable,
+        client_mode=not (serves and daemon.options.dialable),
         record_validator=rules,
         wait_timeout=rpc_timeout,
         cache_locally=False,

@@ -65,6 +65,8 @@ class Rendezvous:
         self._daemon, self._node, self._rules = daemon, node, rules
         self._join = tuple(address for address in join if join_address(address)[0] != daemon.key)
         self._through = ""
+        self._met: frozenset[str] = frozenset()
+        """Of the addresses asked last, those that answered."""
         self._cache = cache
         self._notice = notice
         self._now = now
@@ -78,18 +80,20 @@ class Rendezvous:
         *,
         join: Sequence[str] = (),
         cache: PeerCache | None = None,
+        serves: bool = True,
         notice: Notice = log.info,
         now: Callable[[], float] = time.time,
     ) -> Rendezvous:
         """Start a DHT node on `daemon` and join through any of the `join` addresses (UserError if one is malformed).
 
-        Returns at once; `joined` says when someone answered. `notice` gets sentences for the user. `now` is Unix time.
+        Returns at once; `joined` says when someone answered. `serves`: whether others may store records with us, which
+        needs that they can dial us. `notice` gets sentences for the user. `now` is Unix time.
         """
         for address in join:
             join_address(address)
         rules = RecordRules(now)
         async with asyncio.timeout(DHT_TIMEOUT):
-            node = await create_node(daemon, rules)
+            node = await create_node(daemon, rules, serves=serves)
         rendezvous = cls(daemon, node, rules, join=join, cache=cache, notice=notice, now=now)
         rendezvous._spawn(rendezvous._stay_joined(), "stay joined")
         return rendezvous
@@ -187,14 +191,17 @@ class Rendezvous:
 
     async def _join_once(self) -> bool:
         """Ask every bootstrap address, and if none answers the cached peers. False if nobody answered."""
-        through, peers = _BOOTSTRAP, await self._meet_any(self._join)
-        if not peers and self._cache:
-            peers = await self._meet_any(self._cache.addresses)
+        through, met = _BOOTSTRAP, await self._meet_any(self._join)
+        if not met and self._cache:
+            met = await self._meet_any(self._cache.addresses)
             through = _CACHED if self._join else _BOOTSTRAP
-        if not peers and self._join:
+        if not met and self._join:
             through = _NOBODY
         if through != self._through:
             await self._now_joined(through)
+        elif met - self._met:
+            await self._look_around()  # this one may know others: how swarms that started apart come together
+        self._met = met
         return through != _NOBODY
 
     async def _now_joined(self, through: str) -> None:
@@ -202,15 +209,20 @@ class Rendezvous:
         if through == _NOBODY:
             self.joined.clear()
         else:
-            await self._within(DIAL_TIMEOUT, self._node.find_nearest_nodes([self._node.node_id]), "look around")
-            self.joined.set()
-            # Those we know now did not get the record that we stored before.
-            self._announce_now.set()
+            await self._look_around()
         if before or through != _BOOTSTRAP:
             self._notice(through.format(", ".join(self._join)))
 
-    async def _meet_any(self, addresses: Sequence[str]) -> int:
-        return sum(await asyncio.gather(*map(self._meet, addresses)))
+    async def _look_around(self) -> None:
+        await self._within(DIAL_TIMEOUT, self._node.find_nearest_nodes([self._node.node_id]), "look around")
+        self.joined.set()
+        # Those we know now did not get the record that we stored before.
+        self._announce_now.set()
+
+    async def _meet_any(self, addresses: Sequence[str]) -> frozenset[str]:
+        """Those of the addresses that answer."""
+        met = await asyncio.gather(*map(self._meet, addresses))
+        return frozenset(address for address, answers in zip(addresses, met, strict=True) if answers)
 
     async def _meet(self, address: str) -> bool:
         key, part = join_address(address)

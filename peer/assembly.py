@@ -23,7 +23,7 @@ from protocol.ledger import Ledger
 from protocol.manifest import Manifest, run_id, schedule_of
 from protocol.messages import HEADER_LIMITS
 from protocol.node import Node
-from protocol.presence import MAX_ADDRESSES, VERSION, Presence
+from protocol.presence import MAX_ADDRESSES, VERSION, Presence, Role
 from protocol.roster import Roster
 from protocol.signature import Ed25519Keys
 from protocol.window import Rules
@@ -49,6 +49,7 @@ class Assembly:
     identity: Identity
     settings: Settings
     chunks: Sequence[Chunk]
+    role: Role = "train"
 
     def arithmetic(self) -> Arithmetic:
         """The run's arithmetic on tensors."""
@@ -113,7 +114,7 @@ class Assembly:
             run=run_id(self.manifest),
             key=self.identity.key,
             addresses=fitting,
-            role="train",
+            role=self.role,
             owns=bool(fitting),
             from_step=from_step,
             issued=wall,

@@ -64,6 +64,8 @@ def bootstrap(
     identity: Annotated[Path, Parameter(help="File of the private key.", show_default=True)] = Path(
         "potluck-out/bootstrap.key"
     ),
+    aggregate: Annotated[bool, Parameter(help="Also own chunks of the run, without training.")] = False,
+    run: Annotated[str | None, Parameter(help="Which run to aggregate, if several are here.")] = None,
     json: Annotated[bool, Parameter(help="Report as JSON lines.")] = False,
 ) -> int:
     """Run an entry node: where peers meet, and where a run's manifest is found."""
@@ -71,7 +73,15 @@ def bootstrap(
 
     return run_entry_node(
         EntryOptions(
-            manifest=manifest, data=data, join=join, listen=listen, announce=announce, identity=identity, json=json
+            manifest=manifest,
+            data=data,
+            join=join,
+            listen=listen,
+            announce=announce,
+            identity=identity,
+            aggregate=aggregate,
+            run=run,
+            json=json,
         )
     )
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from aggregation.fragments import Layout
 from aggregation.outer import ChunkState, merge, state_digest
-from bootstrap.addresses import usable
 from bootstrap.identity import peer_id
+from bootstrap.reachability import Reachability
 from peer import clock
 from peer.assembly import Assembly
 from peer.issuing import Issuing
@@ -190,14 +190,17 @@ class Peer:
                 addresses, self._issuing.next(wall), self._from_step, self.seat
             ),
             sign_bytes=self.network.identity.sign,
-            addresses=usable(await daemon.addresses(), self.settings.join),
+            addresses=self.network.reachability.addresses,
         )
 
     async def _start(self) -> None:
         self.network.rendezvous.publish_manifest(self.manifest.run.name, encode(self.manifest))
         await self.outer.start()
-        self._watch = asyncio.create_task(self._watch_daemon())
-        self._look_task = asyncio.create_task(self._look_around())
+        self._watches = [
+            asyncio.create_task(self._watch_daemon()),
+            asyncio.create_task(self._look_around()),
+            asyncio.create_task(self.network.watch_reachability(self._reachable)),
+        ]
 
     async def _look_around(self) -> None:
         """Find a free seat when ours is taken; tell of a clock that was set, which nothing else here follows."""
@@ -217,6 +220,16 @@ class Peer:
         if seat != self.seat:
             self.seat = seat
             self.network.rendezvous.announce_soon()
+
+    def _reachable(self, found: Reachability) -> None:
+        """Others can dial us elsewhere now, or no longer. Who owns anew does so from two windows ahead."""
+        if found.addresses and not self.outer.addresses:
+            self._own_from(max(self.step, self.outer.node.roster.pace()))
+        self.outer.move(found.addresses)
+
+    def _own_from(self, reached: int) -> None:
+        """Own from two windows after this swarm step, so that everyone ranks the owners alike by then."""
+        self._from_step = reached + 2 * -(-self.schedule.sync_every // len(self.schedule.offsets))
 
     async def _watch_daemon(self) -> None:
         """When p2pd dies, everything that needs it ends, training is told, and the user hears of it once."""
@@ -265,7 +278,7 @@ class Peer:
             here = self._in_outer(self.outer.present)
             reached = self._in_outer(self.outer.furthest)
             if reached >= self.schedule.sync_every:  # a run that is under way: own from two windows ahead
-                self._from_step = reached + 2 * -(-self.schedule.sync_every // len(self.schedule.offsets))
+                self._own_from(reached)
                 self.network.post(self.network.rendezvous.announce_soon)
                 self._join_in(stop, reached)
             met = clock.monotonic() > began + LOOK_TIMEOUT or self._in_outer(self.outer.met)

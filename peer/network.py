@@ -20,8 +20,10 @@ import uvloop
 
 from bootstrap.addresses import is_loopback
 from bootstrap.daemon import Daemon, DaemonError, DaemonOptions
+from bootstrap.dial_back import DialBack
 from bootstrap.identity import Identity, load_or_create
 from bootstrap.peer_cache import PeerCache
+from bootstrap.reachability import Reachability, find_out, watch
 from bootstrap.rendezvous import Rendezvous
 from peer import clock
 from peer.disk import DiskTrouble
@@ -60,11 +62,18 @@ class NetworkFailed(Exception):
 class Network:
     """p2pd and the DHT on an event loop in a thread of their own. `close` ends all three."""
 
-    def __init__(self, settings: Settings, notice: Callable[[str], None], *, disk: DiskTrouble | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        notice: Callable[[str], None],
+        *,
+        disk: DiskTrouble | None = None,
+        reachable: bool = True,
+    ) -> None:
         """Starts the thread and waits until the daemon runs. UserError or NetworkFailed if it does not.
 
         `notice` gets sentences for the user, from this thread or the outer one; `disk` hears of files that cannot be
-        written while the peer trains.
+        written while the peer trains. `reachable`: find out whether others can dial us, which may take a few seconds.
         """
         self.settings = settings
         self.started = clock.monotonic()
@@ -76,8 +85,10 @@ class Network:
         self._thread.start()
         self.daemon: Daemon
         self.rendezvous: Rendezvous
+        self.reachability = Reachability("unasked", ())
+        self._cache = PeerCache(settings.out / "peers.json")
         try:
-            self.call(self._start(), START_TIMEOUT)
+            self.call(self._start(reachable), START_TIMEOUT)
         except BaseException:
             self._stop_loop()
             raise
@@ -95,19 +106,41 @@ class Network:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    async def _start(self) -> None:
+    async def _start(self, reachable: bool) -> None:
         self.daemon = await Daemon.start(self.settings.out / "identity", daemon_options(self.settings))
         try:
+            await DialBack(self.daemon, now=clock.monotonic).start()
+            if reachable:
+                self.reachability = await self._find_out()
+                self._say_reachability()
             self.rendezvous = await Rendezvous.start(
                 self.daemon,
                 join=self.settings.join,
-                cache=PeerCache(self.settings.out / "peers.json"),
+                cache=self._cache,
+                serves=self.reachability.kind != "closed",
                 notice=self.notice,
                 now=clock.wall,
             )
         except BaseException:
             await self.daemon.close()
             raise
+
+    async def _find_out(self) -> Reachability:
+        return await find_out(self.daemon, self.settings.join, self._cache.addresses)
+
+    def _say_reachability(self) -> None:
+        if sentence := self.reachability.sentence():
+            self.notice(sentence)
+
+    async def watch_reachability(self, changed: Callable[[Reachability], None]) -> None:
+        """For ever: ask again now and then, and call `changed` (in the outer thread) when the answer is another."""
+
+        def tell(found: Reachability) -> None:
+            self.reachability = found
+            self._say_reachability()
+            changed(found)
+
+        await watch(self.daemon, self.reachability, self._find_out, tell)
 
     def call(
         self, work: Coroutine[Any, Any, T], timeout: float = CALL_TIMEOUT, stop: Callable[[], bool] = lambda: False

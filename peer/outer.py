@@ -99,7 +99,8 @@ class Outer:
         self._record = record
         self._make_presence = make_presence
         self._sign = sign_bytes
-        self._addresses = addresses
+        self.addresses = tuple(addresses)
+        """Where others are told to dial us; empty behind NAT."""
         self._roster_version = 0
         self._connecting: set[bytes] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -118,13 +119,18 @@ class Outer:
 
     def presence(self) -> bytes:
         """A freshly signed presence record of ours. Peers that we have met get it as well."""
-        data = presence.encode(self._make_presence(self._addresses, clock.wall()), self._sign)
+        data = presence.encode(self._make_presence(self.addresses, clock.wall()), self._sign)
         self.dht_bytes += len(data)
         if self.node.roster.key in self.node.roster.neighbours:
             self._learn([data])
             for peer in self.node.roster.live():
                 self._send(Send(peer, Hello(VERSION, data)))
         return data
+
+    def move(self, addresses: Sequence[str]) -> None:
+        """Others can dial us at these addresses from now on, or nowhere: tell them."""
+        self.addresses = tuple(addresses)
+        self._rendezvous.announce_soon()
 
     async def _discover(self) -> None:
         """Look into the DHT for ever: it is how two swarms that do not know of each other meet."""
@@ -182,8 +188,11 @@ class Outer:
         return self.node.agreed()
 
     async def present(self) -> int:
-        """How many trainers are here, ourselves included: those with an open stream."""
-        return 1 + len(self.connected & (self.node.roster.trainers() - {self.node.roster.key}))
+        """How many trainers are here, ourselves included: those with an open stream, and those that announce
+        themselves but never can have one with us."""
+        roster = self.node.roster
+        apart = {key for key, peer in roster.neighbours.items() if roster.is_apart(key) and peer.record.role == "train"}
+        return 1 + len((self.connected & (roster.trainers() - {roster.key})) | apart)
 
     async def furthest(self) -> int:
         """The greatest swarm step that a peer has told us."""
@@ -392,15 +401,18 @@ class Outer:
         )
 
     def _connect_to_all(self) -> None:
-        """Keep a stream to everyone in the roster, and to nobody else."""
-        neighbours = self.node.roster.neighbours
-        for key, neighbour in neighbours.items():
-            if key != self.node.roster.key:
-                self.transport.connect(key, neighbour.record.addresses)
-        for key in self._connecting - neighbours.keys():
+        """Keep a stream to everyone in the roster but those that neither of us can dial, and to nobody else."""
+        roster = self.node.roster
+        apart = {key for key in roster.neighbours if roster.is_apart(key)}
+        wanted = roster.neighbours.keys() - apart - {roster.key}
+        for key in wanted:
+            self.transport.connect(key, roster.neighbours[key].record.addresses)
+        for key in self._connecting - wanted:
             self.transport.forget(key)
             self.connected.discard(key)
-        self._connecting = set(neighbours) - {self.node.roster.key}
+        for key in apart:
+            roster.lose(key)  # nothing can be expected of it here; owners, which it can dial, expect it
+        self._connecting = set(wanted)
 
     def alone(self) -> None:
         """The network is gone: stop looking for others."""

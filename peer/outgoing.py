@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bootstrap.daemon import Daemon, Unreachable
+from bootstrap.daemon import Daemon, DaemonError, Unreachable
 from bootstrap.identity import peer_id
 from peer import clock
 from peer.backlog import Backlog, Outgoing
@@ -110,6 +110,8 @@ class OutgoingLink:
         daemon, timeout = self._shared.daemon, self._shared.options.dial_timeout
         if self.addresses:
             await daemon.connect(self._key, self.addresses, timeout)
+        elif not await self._came_to_us():
+            raise Unreachable(f"{peer_id(self._key)} cannot be dialled, and has no connection to us now")
         reader, writer = await daemon.open_stream(self._key, self._shared.protocol, timeout)
         try:
             stream = OutgoingStream(self._key, reader, writer, self.backlog, self._shared)
@@ -120,6 +122,14 @@ class OutgoingLink:
         finally:
             self.stream = None
             writer.transport.abort()
+
+    async def _came_to_us(self) -> bool:
+        """Whether there is a connection that a peer behind NAT opened. Without one, p2pd would dial whatever private
+        address the peer once told it."""
+        try:
+            return self._key in await self._shared.daemon.connected()
+        except DaemonError as error:
+            raise Unreachable(str(error)) from error
 
     def _lose(self, why: str) -> None:
         self.backlog.clear()

@@ -101,7 +101,7 @@ def show_status(join: tuple[str, ...], as_json: bool, run: str | None = None) ->
 
 
 def _look(settings: Settings, run: str | None) -> tuple[Manifest, Listener]:
-    network = Network(settings, lambda text: None)  # it would say that it goes on trying
+    network = Network(settings, lambda text: None, reachable=False)  # it would say that it goes on trying
     joined, began = network.rendezvous.joined, clock.monotonic()
 
     def too_long() -> bool:

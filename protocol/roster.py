@@ -113,6 +113,13 @@ class Roster:
         peer = self.neighbours.get(key)
         return peer is None or peer.lost or peer.phase == LEAVING
 
+    def is_apart(self, key: bytes) -> bool:
+        """Whether neither of us can dial the other (both behind NAT): we hear of this peer only through others."""
+        ours, peer = self.neighbours.get(self.key), self.neighbours.get(key)
+        if key == self.key or ours is None or peer is None:
+            return False
+        return not any(one.record.addresses or one.record.owns for one in (ours, peer))
+
     def say(self, key: bytes, status: Status) -> None:
         """A peer's own words about itself."""
         if peer := self.neighbours.get(key):
@@ -132,7 +139,8 @@ class Roster:
         others = [(self.is_lost(key), peer) for key, peer in self.neighbours.items() if key != self.key]
         here = [peer for lost, peer in others if not lost and peer.record.role != "serve"]
         frozen = [peer for lost, peer in others if lost and peer.phase != LEAVING and peer.record.role == "train"]
-        return here + [peer for peer in frozen if peer.named]
+        # Two peers behind NAT never meet: whoever owns serves them both.
+        return here + [peer for peer in frozen if peer.named and not self.is_apart(peer.record.key)]
 
     def is_cut_off(self, heads: bytes) -> bool:
         """Whether as many trainers went without a word as are here or ended with these heads: then who knows."""
@@ -170,14 +178,15 @@ class Roster:
 
     def pace(self) -> int:
         """The greatest swarm step that at least half of the live trainers, finished ones too, say to have reached:
-
         half of them by number, or half of what the newest links say that they train. So many slow peers do not hold
         a fast one, a fast one that stands still does not hold the others, and no single clock moves anyone. Those who
         have not begun, or of whom there is only a record, do not count: newcomers and made-up peers would pull the pace
-        to zero.
+        to zero. Where some trainer is apart from us, owners that do not train count by number as well: they say the
+        pace that they see, and a peer behind NAT may have nobody else to hear it from.
         """
+        roles = ("train", "own") if any(map(self.is_apart, self.neighbours)) else ("train",)
         peers = self.neighbours.items()
-        steps = {k: p.step for k, p in peers if p.record.role == "train" and p.step and not self.is_lost(k)}
+        steps = {k: p.step for k, p in peers if p.record.role in roles and p.step and not self.is_lost(k)}
         return max(_reached_by_half(steps, dict.fromkeys(steps, 1)), _reached_by_half(steps, self._rates))
 
     def owners(self, due: int) -> list[bytes]:

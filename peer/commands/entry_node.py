@@ -9,8 +9,10 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peer.commands.manifests import seal_with
 from peer.commands.reader import reader_gone
@@ -19,6 +21,10 @@ from peer.manifest_file import read_manifest
 from peer.output import complain, write_line
 from protocol.errors import UserError
 from protocol.manifest import Manifest, encode, run_id, sealed
+
+if TYPE_CHECKING:
+    from bootstrap.daemon import Daemon
+    from bootstrap.rendezvous import Rendezvous
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +37,18 @@ class EntryOptions:
     listen: str
     announce: str | None
     identity: Path
+    aggregate: bool
+    """Whether it owns chunks of the run that it publishes, or else of the one that `run` names or that it finds."""
+    run: str | None
     json: bool
 
 
 def run_entry_node(options: EntryOptions) -> int:
     """Serve until told to stop; the exit code. UserError for a manifest, identity or address that is not right."""
+    if options.run and not options.aggregate:
+        raise UserError.field("run", options.run, "names what to own with --aggregate; an entry node serves every run")
+    if options.run and options.manifest:
+        raise UserError("--run and --manifest: give one of them; the manifest is the run to aggregate")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     manifest = _manifest_to_publish(options)
 
@@ -68,6 +81,10 @@ async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:
         loop.add_signal_handler(number, stop.set)
     watch = asyncio.create_task(_stop_without_reader(stop))
     announce = (options.announce,) if options.announce else ()
+
+    def notice(text: str) -> None:
+        _say({"event": "notice", "text": text}, text, as_json=options.json)
+
     try:
         await serve(
             options.identity,
@@ -77,7 +94,8 @@ async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:
             join=options.join,
             genesis=Genesis(manifest.run.name, encode(manifest)) if manifest else None,
             cache=PeerCache(options.identity.with_suffix(".peers.json")),
-            notice=lambda text: _say({"event": "notice", "text": text}, text, as_json=options.json),
+            notice=notice,
+            also=_aggregator(options, manifest, notice) if options.aggregate else None,
         )
     except DaemonError as error:
         complain(str(error))
@@ -85,6 +103,23 @@ async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:
     finally:
         watch.cancel()
     return NO_READER if watch.done() else DONE  # it serves until it is told to stop
+
+
+def _aggregator(
+    options: EntryOptions, manifest: Manifest | None, notice: Callable[[str], None]
+) -> Callable[[Daemon, Rendezvous], Awaitable[None]]:
+    """What owns chunks on the entry node's daemon. Only here is torch needed."""
+    from peer.aggregator import AggregatorOptions, aggregate
+
+    what = AggregatorOptions(
+        manifest=manifest,
+        run=options.run,
+        name="aggregator",
+        record=options.identity.with_suffix(".record.jsonl"),
+        join=options.join,
+        notice=notice,
+    )
+    return lambda daemon, rendezvous: aggregate(daemon, rendezvous, what)
 
 
 async def _stop_without_reader(stop: asyncio.Event) -> None:

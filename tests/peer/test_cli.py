@@ -46,6 +46,8 @@ def test_mistakes_end_with_2_and_one_line(capsys: pytest.CaptureFixture[str]) ->
     assert "potluck bootstrap" in mistake(capsys, "peer")
     assert "join = 'nowhere'" in mistake(capsys, "peer", "--join", "nowhere")
     assert "--manifest" in mistake(capsys, "peer", "--local-only")
+    assert "with --aggregate" in mistake(capsys, "bootstrap", "--run", "demo")
+    assert "give one of them" in mistake(capsys, "bootstrap", "--aggregate", "--run", "a", "--manifest", "run.toml")
     assert "must be one of demo, default, paper" in mistake(capsys, "init", "--preset", "huge")
     assert "model.name = 'huge'" in mistake(capsys, "init", "--model", "huge")
 

@@ -212,11 +212,11 @@ def test_links_are_written_once_each(run: Any, tmp_path: Path) -> None:
 
 def test_a_presence_record_has_the_addresses_that_fit(run: Any) -> None:
     async def check(outer: Outer) -> None:
-        outer._addresses = [f"/ip6/{'2001:0db8:' * 10}{number}/tcp/4001" for number in range(12)]
+        outer.addresses = tuple(f"/ip6/{'2001:0db8:' * 10}{number}/tcp/4001" for number in range(12))
         assert len(outer.presence()) <= 1024
         ours = outer.node.roster.neighbours[ME.key].record
         assert 1 <= len(ours.addresses) <= 8 and ours.owns
-        assert ours.addresses[0] == outer._addresses[0]
+        assert ours.addresses[0] == outer.addresses[0]
 
     run(check)
 
@@ -271,5 +271,27 @@ def test_the_last_words_of_a_lost_peer_do_not_revive_it(run: Any) -> None:
         outer.on_lost(OTHER.key, "its stream closed")
         outer.on_frame(OTHER.key, words, memoryview(b""))
         assert outer.node.roster.live() == []
+
+    run(check)
+
+
+def test_two_that_nobody_can_dial_do_not_dial_each_other_but_count(run: Any) -> None:
+    async def check(outer: Outer) -> None:
+        other = Assembly(outer._make_presence.__self__.manifest, OTHER, Settings(name="other"), [])  # type: ignore[attr-defined]
+
+        def learn(addresses: list[str], wall: float) -> None:
+            outer._learn([encode_record(other.presence(addresses, wall), OTHER.sign)])
+
+        outer.addresses = ()
+        outer.presence()
+        learn([], time.time())
+        assert outer.transport.connecting == set()  # type: ignore[attr-defined]
+        assert outer.node.roster.live() == [], "nothing is expected of it here"
+        assert await outer.present() == 2
+        learn([ADDRESS], time.time() + 1)
+        assert outer.transport.connecting == {OTHER.key}  # type: ignore[attr-defined]
+        assert await outer.present() == 1, "it can be dialled now, and does not answer yet"
+        learn([], time.time() + 2)
+        assert outer.transport.connecting == set()  # type: ignore[attr-defined]
 
     run(check)

@@ -204,6 +204,26 @@ async def test_a_peer_that_cannot_be_reached_is_lost_once_and_can_be_forgotten(s
 
 
 @in_swarm
+async def test_a_peer_without_addresses_is_not_dialled_but_used_when_it_comes(swarm: Swarm) -> None:
+    owner, home = await swarm.member(), await swarm.member()
+    dialled: list[bytes] = []
+    open_stream = owner.daemon.open_stream
+
+    async def counted(key: bytes, *arguments: Any) -> Any:
+        dialled.append(key)
+        return await open_stream(key, *arguments)
+
+    owner.daemon.open_stream = counted  # type: ignore[method-assign]
+    owner.transport.connect(home.key, [])
+    await owner.seen.until(lambda: owner.seen.lost)
+    assert not dialled, "p2pd would try whatever private address it was once told"
+    await home.join(owner)
+    await owner.seen.until(lambda: home.key in owner.seen.connected)
+    assert owner.transport.send(home.key, b"over its own connection", kind="window")
+    await home.seen.until(lambda: home.seen.frames)
+
+
+@in_swarm
 async def test_another_run_is_refused(swarm: Swarm) -> None:
     one, two = await swarm.member(), await swarm.member(run=b"q" * 32)
     one.transport.connect(two.key, await two.daemon.addresses())

@@ -207,3 +207,25 @@ def test_the_newest_link_of_each_chunk_is_what_counts() -> None:
     assert one.pace() == 500
     one.lose(key(1))
     assert one.pace() == 50, "the lost do not count"
+
+
+def test_two_behind_nat_are_apart_and_hear_the_pace_from_an_owner() -> None:
+    one = Roster(run=RUN, key=key(0))
+
+    def learn(number: int, role: str, addresses: tuple[str, ...], issued: float = 0.0) -> None:
+        known = Presence(1, RUN, key(number), addresses, role, bool(addresses), 0, issued, 60.0)  # type: ignore[arg-type]
+        one.learn(known, now=issued, wall=issued)
+
+    assert not one.is_apart(key(0)) and not one.is_apart(key(9)), "nobody is known"
+    learn(0, "train", ())
+    learn(1, "own", ("/ip4/45.0.0.1/tcp/1",))
+    learn(2, "train", ("/ip4/45.0.0.2/tcp/1",))
+    say(one, 0, 10)
+    say(one, 1, 500)
+    assert not one.is_apart(key(0)) and not one.is_apart(key(1)), "whom we can dial"
+    assert one.pace() == 10, "only trainers say the pace where all of them can be heard"
+    learn(3, "train", ())
+    assert one.is_apart(key(3))
+    assert one.pace() == 500, "what the owner sees of those that we cannot hear"
+    learn(0, "train", ("/ip4/45.0.0.9/tcp/1",), issued=1.0)
+    assert not one.is_apart(key(3)), "it can dial us"
