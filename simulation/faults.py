@@ -124,11 +124,10 @@ def windows_close(swarm: Swarm) -> None:
     Those who are left may close at once with half of the last link's weight, with a quarter after one missed window.
     """
     plan = swarm.plan
-    rates = [plan.tokens_of(peer.index) for peer in swarm.peers]
-    shares = weights(rates, WEIGHT_CAP)
-    left = sum(share for share, peer in zip(shares, swarm.peers, strict=True) if not peer.crashed)
+    all_of_us = sum(weights([plan.tokens_of(peer.index) for peer in swarm.peers], WEIGHT_CAP))
+    left = sum(weights([plan.tokens_of(peer.index) for peer in swarm.live], WEIGHT_CAP))
     since = CALM_AFTER * plan.steps + plan.sync_every
-    if left <= sum(shares) / 4:
+    if left <= all_of_us / 4:
         return
     for chunk in range(len(plan.fragment_of)):
         newest = max(peer.node.ledger.chains[chunk].due for peer in swarm.live)

@@ -6,12 +6,13 @@ Each has a name (`NAMES`); whoever breaks one gets `Broken`, with the name and w
 
 from __future__ import annotations
 
+from math import ceil, inf
 from typing import Any, Final
 
 from protocol.ledger import MAX_ASIDE, MAX_EARLY, Ledger, weights
 from protocol.messages import Link, sha256
 from protocol.node import Node
-from protocol.window import Contributed
+from protocol.window import MISSING_AFTER, Contributed
 
 NAMES: Final = {
     "equal-heads-equal-state": "equal heads imply equal anchors and momentum, bit for bit",
@@ -31,8 +32,8 @@ NAMES: Final = {
 }
 """Every invariant, and what it says."""
 
-WINDOWS_A_CHUNK: Final = 4
-"""Windows in flight per chunk that a peer may hold on either side."""
+WINDOWS_TO_SPARE: Final = 2
+"""Windows per chunk that a peer may hold on either side, beyond those that open until it gives the first one up."""
 FRAMES_A_PAIR: Final = 64
 """Frames in the air from one peer to another, on average over all pairs."""
 STEP_SLACK: Final = 1.2
@@ -56,10 +57,11 @@ class Broken(AssertionError):
 class Invariants:
     """Watches all nodes of one swarm."""
 
-    def __init__(self, run: bytes, *, sync_every: int, weight_cap: int) -> None:
+    def __init__(self, run: bytes, *, sync_every: int, weight_cap: int, round_seconds: float) -> None:
         self._run = run
         self._sync_every = sync_every
         self._cap = weight_cap
+        self._round_seconds = round_seconds
         self._states: dict[bytes, bytes] = {}
         self._made: dict[tuple[bytes, bytes, int, int, int], tuple[bytes, set[tuple[bytes, bytes]]]] = {}
         """(peer, payload's digest, tokens, chunk, due) to the payload and what it was measured from: (head, state).
@@ -133,23 +135,28 @@ class Invariants:
     def bounded(self, node: Node, key: bytes, now: float) -> None:
         """What a node holds does not grow with the run. `now` is its own clock, as in `awake`."""
         windows = node.windows
-        limit = WINDOWS_A_CHUNK * len(node.ledger.chains)
+        patience = self._patience[key] = max(windows.patience, self._patience.get(key, 0.0))
+        limit = self._most_windows(patience) * len(node.ledger.chains)
         if len(windows.outbound) > limit or len(windows.gathering) > limit:
             raise Broken("bounded-memory", f"{len(windows.outbound)}, {len(windows.gathering)} windows in flight")
         self._events[key] = count = self._events.get(key, 0) + 1
         if count % LOOK_EVERY == 0:
-            self._look(node)
-        patience = self._patience[key] = max(windows.patience, self._patience.get(key, 0.0))
+            self._look(node, limit)
         since = self._awake.get(key, 0.0)
         for one in windows.gathering.values():
             if not one.judged and now > max(one.first + patience, since) + LATE_TIMER:
                 raise Broken("windows-end", f"chunk {one.chunk}, step {one.due}: open for {now - one.first:.1f} s")
 
-    def _look(self, node: Node) -> None:
+    def _most_windows(self, patience: float) -> int:
+        """Of one chunk. In lock-step, where patience has no end, everyone waits for the newest one."""
+        rounds = ceil(MISSING_AFTER * patience / self._round_seconds) if patience < inf else 0
+        return rounds + WINDOWS_TO_SPARE
+
+    def _look(self, node: Node, windows: int) -> None:
         chains = node.ledger.chains
         if any(len(chain.early) > MAX_EARLY or len(chain.aside) > MAX_ASIDE for chain in chains):
             raise Broken("bounded-memory", "links that wait for others pile up")
-        limit = 64 + len(chains) * WINDOWS_A_CHUNK + len(chains) * len(node.roster.neighbours)
+        limit = 64 + windows + len(chains) * len(node.roster.neighbours)
         for name, size in sizes(node).items():
             if size > limit:
                 raise Broken("bounded-memory", f"{size} entries in {name}")

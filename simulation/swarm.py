@@ -85,7 +85,10 @@ class World:
         self.plan = plan
         self.clock = Clock()
         self.network = Network(self.clock, seed=seed, weather=plan.weather, recording=recording)
-        self.invariants = Invariants(RUN, sync_every=plan.sync_every, weight_cap=WEIGHT_CAP)
+        round_seconds = plan.sync_every * plan.step_seconds
+        self.invariants = Invariants(
+            RUN, sync_every=plan.sync_every, weight_cap=WEIGHT_CAP, round_seconds=round_seconds
+        )
         chunks = len(plan.fragment_of)
         real = Arithmetic(
             [plan.elements] * chunks,
@@ -128,6 +131,8 @@ class SimulatedPeer:
         self.crashed = False
         self._origin = 1e5 * self.network.random()
         self._then: Callable[[], None] | None = None
+        self._may_wait = 0.0
+        """Seconds of the step under way that may pass in waiting for a merge."""
         plan = self.plan
         ledger = Ledger(
             run=RUN, genesis=world.genesis, arithmetic=self.arithmetic, keys=CheapKeys(self.key), weight_cap=WEIGHT_CAP
@@ -224,7 +229,8 @@ class SimulatedPeer:
         if self.step >= self.plan.steps:
             self._do(lambda now: self.node.set_phase(FINISHED, now))
             return
-        allowed = None if self.plan.lockstep else seconds + self.merge_wait
+        allowed = None if self.plan.lockstep else seconds + self._may_wait
+        self._may_wait = 0.0
         self.network.clock.after(seconds, lambda: self.network.awake(self.key, lambda: self._train(allowed)))
 
     def _train(self, allowed: float | None) -> None:
@@ -268,14 +274,19 @@ class SimulatedPeer:
     def _when_settled(self, then: Callable[[], None]) -> None:
         """Go on at once; in lock-step when the windows that merge at this step have settled, and where nothing overlaps
         after `merge_wait` at the latest."""
-        is_waiting = self.plan.lockstep or self.plan.overlap == 0
-        merging = self.plan.schedule.merging(self.own_step if self.plan.lockstep else self.step) if is_waiting else ()
-        if not any(self.merges.waiting(window) for window in merging):
+        if not self._is_unsettled():
             then()
             return
         self._then = then
         if not self.plan.lockstep:
+            self._may_wait = self.merge_wait
             self.network.clock.after(self.merge_wait, lambda: self._give_up(then))
+
+    def _is_unsettled(self) -> bool:
+        if not self.plan.lockstep and self.plan.overlap > 0:
+            return False
+        merging = self.plan.schedule.merging(self.own_step if self.plan.lockstep else self.step)
+        return any(self.merges.waiting(window) for window in merging)
 
     def _give_up(self, then: Callable[[], None]) -> None:
         if self._then is then and not self.crashed:
@@ -283,9 +294,9 @@ class SimulatedPeer:
             self.network.awake(self.key, then)
 
     def _resume(self) -> None:
-        if (then := self._then) is not None and not self.crashed:
+        if (then := self._then) is not None and not self.crashed and not self._is_unsettled():
             self._then = None
-            self._when_settled(then)
+            then()
 
     def _mix(self) -> None:
         for mix in self.merges.take(self.own_step):
@@ -319,6 +330,7 @@ class SimulatedPeer:
                     self.invariants.contributed(command)
                 case Send():
                     self.network.send(self.key, command.to, encode(command.message), command.bulk)
+                    self.invariants.on_the_way(self.network.in_flight, self.plan.peers)
                 case Settled():
                     self.invariants.adopted(self.node.ledger, self.arithmetic, command.chunk)
                     self.anchors[command.chunk] = self.node.ledger.tip(command.chunk).anchor
