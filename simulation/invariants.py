@@ -12,13 +12,14 @@ from typing import Any, Final
 from protocol.ledger import MAX_ASIDE, MAX_EARLY, Ledger, weights
 from protocol.messages import Link, sha256
 from protocol.node import Node
-from protocol.window import MISSING_AFTER, Contributed
+from protocol.window import MISSING_AFTER, Contributed, Outbound
 
 NAMES: Final = {
     "equal-heads-equal-state": "equal heads imply equal anchors and momentum, bit for bit",
     "no-cross-head-average": "only deltas with the same head and the same state digest are averaged",
     "links-hold-what-they-name": "a link is made of exactly the contributions that it names",
     "enough-of-us": "a chunk closes only with half of its last link's weight, half of that for each missed due step",
+    "owners-fail-over": "what was sent to an owner that is lost goes to the next one at once",
     "windows-end": "no owner holds a window open beyond its deadline",
     "training-never-blocks": "training never waits for the network longer than merge_wait",
     "bounded-memory": "what a peer holds, and what is on its way to it, does not grow with the run",
@@ -40,6 +41,8 @@ STEP_SLACK: Final = 1.2
 """How much longer than usual a step of the simulated trainer may take, beyond what it may wait."""
 LOOK_EVERY: Final = 64
 """Events of one peer between two looks at all that it holds."""
+FAIL_OVER: Final = 0.5
+"""Seconds in which a contribution must have left a lost owner."""
 LATE_TIMER: Final = 0.1
 """Seconds that a deadline may be overstepped."""
 
@@ -71,6 +74,7 @@ class Invariants:
         self._awake: dict[bytes, float] = {}
         self._events: dict[bytes, int] = {}
         self._patience: dict[bytes, float] = {}
+        self._stuck: dict[tuple[bytes, int, int], float] = {}
 
     @property
     def links(self) -> int:
@@ -143,9 +147,21 @@ class Invariants:
         if count % LOOK_EVERY == 0:
             self._look(node, limit)
         since = self._awake.get(key, 0.0)
+        for out in windows.outbound.values():
+            self._failed_over(node, key, out, max(now - FAIL_OVER, since))
         for one in windows.gathering.values():
             if not one.judged and now > max(one.first + patience, since) + LATE_TIMER:
                 raise Broken("windows-end", f"chunk {one.chunk}, step {one.due}: open for {now - one.first:.1f} s")
+
+    def _failed_over(self, node: Node, key: bytes, out: Outbound, before: float) -> None:
+        """Broken if a contribution has been with a lost owner since `before`, while a later one is here."""
+        neighbours = node.roster.neighbours
+        here = [owner in neighbours and not neighbours[owner].lost for owner in out.owners]
+        window = key, out.contribution.chunk, out.contribution.due
+        if out.cursor < 0 or here[out.cursor] or not any(here[out.cursor + 1 :]):
+            self._stuck.pop(window, None)
+        elif self._stuck.setdefault(window, before + FAIL_OVER) < before:
+            raise Broken("owners-fail-over", f"chunk {window[1]}, step {window[2]}: still with a lost owner")
 
     def _most_windows(self, patience: float) -> int:
         """Of one chunk. In lock-step, where patience has no end, everyone waits for the newest one."""

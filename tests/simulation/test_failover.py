@@ -7,6 +7,7 @@ import pytest
 from simulation.failover import SHARES, killed_owner, measure, table
 
 
+@pytest.mark.timeout(300)
 def test_two_kills_at_a_quarter() -> None:
     total = killed_owner(1 / 4, 2).and_also(killed_owner(1 / 4, 4))
     assert total.owned >= 2

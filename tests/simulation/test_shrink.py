@@ -38,6 +38,7 @@ def test_tries_are_bounded_and_what_is_returned_was_seen_to_fail() -> None:
     assert result == EVENTS or result in seen
 
 
+@pytest.mark.timeout(300)
 def test_a_failing_seed_is_shrunk_to_events_that_fail_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the closing threshold taken out: whoever is cut off closes alone."""
     monkeypatch.setattr(Windows, "_enough", lambda self, weight, due, parent: True)
