@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final
 
 from peer import clock
@@ -18,7 +22,7 @@ from simulation.campaign import Tally, Terms, Violation, campaign
 from simulation.events import KINDS
 from simulation.invariants import NAMES
 
-DONE, FAILED = 0, 1
+DONE, FAILED, STOPPED = 0, 1, 143
 FEWEST, MOST = 2, 64
 """Peers of a simulated swarm."""
 MOST_JOBS: Final = 1024
@@ -48,7 +52,7 @@ def run_simulate(options: SimulateOptions) -> int:
     if options.jobs is not None and not 1 <= options.jobs <= MOST_JOBS:
         raise UserError.field("--jobs", options.jobs, f"must be between 1 and {MOST_JOBS}")
     seeds = range(options.first, options.first + options.seeds)
-    with _Progress(len(seeds), quiet=options.json) as progress:
+    with _Progress(len(seeds), quiet=options.json) as progress, _stoppable():
         try:
             tally = campaign(terms, seeds, jobs=options.jobs or cores(), progress=progress.show)
         except BrokenProcessPool:
@@ -61,6 +65,20 @@ def run_simulate(options: SimulateOptions) -> int:
     else:
         print(_text(tally, options))
     return FAILED if tally.violations else DONE
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM ends us in order, as Ctrl-C does: our processes first."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(STOPPED)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def cores() -> int:
