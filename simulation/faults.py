@@ -126,12 +126,12 @@ def windows_close(swarm: Swarm) -> None:
     plan = swarm.plan
     all_of_us = sum(weights([plan.tokens_of(peer.index) for peer in swarm.peers], WEIGHT_CAP))
     left = sum(weights([plan.tokens_of(peer.index) for peer in swarm.live], WEIGHT_CAP))
-    since = CALM_AFTER * plan.steps + plan.sync_every
+    since = CALM_AFTER * plan.steps
     if left <= all_of_us / 4:
         return
     for chunk in range(len(plan.fragment_of)):
         newest = max(peer.node.ledger.chains[chunk].due for peer in swarm.live)
-        if newest < since:
+        if newest <= since:
             raise Broken("windows-close", f"chunk {chunk} was last closed at step {newest}, the run has {plan.steps}")
 
 
