@@ -112,6 +112,22 @@ def status(
     return show_status(join, json, run)
 
 
+@app.command
+def simulate(
+    *,
+    peers: Annotated[str, Parameter(help="Peers of a swarm: a number, or a range.", show_default=True)] = "2..12",
+    seeds: Annotated[int, Parameter(help="How many runs.", show_default=True)] = 300,
+    faults: Annotated[str, Parameter(help="all, or kinds with commas between.", show_default=True)] = "all",
+    first: Annotated[int, Parameter(name="--from", help="The first seed.", show_default=True)] = 0,
+    jobs: Annotated[int | None, Parameter(help="Processes; without it, one a core.")] = None,
+    json: Annotated[bool, Parameter(help="The result as one JSON object.")] = False,
+) -> int:
+    """Run seeded swarms under faults on a virtual network, and check every promise of the protocol."""
+    from peer.commands.simulate import SimulateOptions, run_simulate
+
+    return run_simulate(SimulateOptions(peers=peers, seeds=seeds, faults=faults, first=first, jobs=jobs, json=json))
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the command that `argv` (default: the process's arguments) names, and exit with its code."""
     open_standard_streams()

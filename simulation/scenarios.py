@@ -22,7 +22,7 @@ CALM: Final = Plan(steps=84, step_seconds=0.5, weather=Weather(delay=0.02, jitte
 def require(holds: bool, promise: str) -> None:
     """Broken with the promise's text unless it holds."""
     if not holds:
-        raise Broken(promise)
+        raise Broken("scenario", promise)
 
 
 def links(peer: SimulatedPeer, chunk: int) -> list[Link]:
@@ -331,7 +331,7 @@ def early_notice() -> None:
     swarm.clock.run(when(CALM, 13))
     header = encode(Open(fragment=0, due=36))
     swarm.network.send(swarm.keys[0], swarm.keys[3], header, b"")
-    swarm.clock.run(when(CALM, 26))
+    swarm.clock.run(when(CALM, 29))
     require(swarm.peers[3].step >= 24, "an early notice hides no other")
 
 

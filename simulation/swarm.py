@@ -1,15 +1,16 @@
 """A swarm on the virtual network: protocol/ and aggregation/ unchanged, a toy trainer, and the promises as checks.
 
-The trainer pulls its parameters towards a point of its own with seeded noise: enough for deltas to be real, different
-and bounded. Everything else is what a volunteer's machine runs. `Invariants` watches every node after every event.
+The trainer pulls its parameters towards a point of its own: enough for deltas to be real, different and bounded.
+Everything else is what a volunteer's machine runs. Each peer has a monotonic clock with an origin of its own, a wall
+clock that may be wrong, and a disk. `Invariants` watches every node after every event.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Final
 
 import torch
 
@@ -20,30 +21,26 @@ from protocol.commands import Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.errors import ProtocolError
 from protocol.ledger import Ledger
 from protocol.merging import Merges, Mix
-from protocol.messages import FINISHED, encode, sha256
+from protocol.messages import FINISHED, LEAVING, VERSION, Hello, encode
 from protocol.node import Node
 from protocol.pace import boundary
-from protocol.presence import Presence
+from protocol.presence import Presence, decode_verified
 from protocol.roster import Roster
 from protocol.schedule import Schedule, Window, spread
 from protocol.window import Rules
+from simulation.disk import Disk, Snapshot, photograph, restore
+from simulation.identity import RUN, CheapKeys, Identity
 from simulation.invariants import Invariants
-from simulation.network import Clock, Network, Weather
+from simulation.memory import Remembered
+from simulation.network import Clock, Endpoint, Network, Weather
 
-RUN = sha256(b"a simulated run")
-
-
-class CheapKeys:
-    """Signatures that only the simulator would accept: a hash keyed by the peer's name."""
-
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-
-    def sign(self, message: bytes) -> bytes:
-        return hashlib.blake2b(message, key=self.key).digest()
-
-    def verify(self, key: bytes, message: bytes, signature: bytes) -> bool:
-        return hashlib.blake2b(message, key=key).digest() == signature
+EPOCH: Final = 1.7e9
+"""Unix time at which every run begins."""
+WEIGHT_CAP: Final = 4
+PRESENCE_LIFE: Final = 30.0
+"""Seconds that a presence record is good for; it is renewed every third of that."""
+GOODBYE: Final = 0.1
+"""Seconds between a peer's goodbye and its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,59 +74,137 @@ class Plan:
     def fragment_of(self) -> tuple[int, ...]:
         return tuple(f for f in range(self.fragments) for _ in range(self.chunks_a_fragment))
 
+    def tokens_of(self, index: int) -> int:
+        """Tokens of one inner step of a peer."""
+        return self.tokens_a_step[index] if index < len(self.tokens_a_step) else 100
 
-class SimulatedPeer:
-    """A node, its toy trainer and its bridge to it, on the virtual network."""
 
-    def __init__(self, index: int, plan: Plan, network: Network, keys: Sequence[bytes], invariants: Invariants) -> None:
-        self.index, self.plan, self.network, self.key = index, plan, network, keys[index]
-        self.invariants = invariants
-        self.own_step = 0
-        self.step = 0
-        self.noticed: list[Window] = []
-        self.retries: list[Window] = []
-        self.missed: list[Missed] = []
-        self.refused = 0
-        self.mixes: list[Mix] = []
-        self.crashed = False
-        self._then: Callable[[], None] | None = None
+class World:
+    """What all peers of a swarm stand in."""
+
+    def __init__(self, plan: Plan, seed: int, *, recording: bool, remembering: bool) -> None:
+        self.plan = plan
+        self.clock = Clock()
+        self.network = Network(self.clock, seed=seed, weather=plan.weather, recording=recording)
+        round_seconds = plan.sync_every * plan.step_seconds
+        self.invariants = Invariants(
+            RUN, sync_every=plan.sync_every, weight_cap=WEIGHT_CAP, round_seconds=round_seconds
+        )
         chunks = len(plan.fragment_of)
-        self.arithmetic = Arithmetic(
+        real = Arithmetic(
             [plan.elements] * chunks,
             contribution_codec=codec(plan.contribution_codec, block=32),
             result_codec=codec(plan.result_codec, block=32),
             lr=0.4,
             momentum=0.9,
         )
+        self.memory = Remembered(real)
+        self.arithmetic = self.memory if remembering else real
         zero = torch.zeros(plan.elements)
-        genesis = [ChunkState(anchor=torch.arange(plan.elements) / 64 + c, momentum=zero) for c in range(chunks)]
-        ledger = Ledger(run=RUN, genesis=genesis, arithmetic=self.arithmetic, keys=CheapKeys(self.key), weight_cap=4)
+        self.genesis = [ChunkState(anchor=torch.arange(plan.elements) / 64 + c, momentum=zero) for c in range(chunks)]
+        self._presences: dict[bytes, Presence] = {}
+
+    def verified(self, record: bytes) -> Presence:
+        """A fresh presence record, as a newcomer gets it from the DHT. Verified once for all."""
+        if record not in self._presences:
+            self._presences[record] = decode_verified(record, EPOCH + self.clock.now)
+        return self._presences[record]
+
+
+class SimulatedPeer:
+    """One life of a peer: a node, its toy trainer and its bridge to it, on the virtual network."""
+
+    def __init__(self, index: int, world: World, identity: Identity, disk: Disk | None = None) -> None:
+        self.index, self.plan, self.identity, self.key = index, world.plan, identity, identity.key
+        self._world = world
+        self.network, self.invariants, self.arithmetic = world.network, world.invariants, world.arithmetic
+        self.disk = disk or Disk()
+        self.own_step = 0
+        self.step = 0
+        self.slowdown = 1.0
+        """On top of the plan's slowness."""
+        self.skew = 0.0
+        """Seconds that the wall clock is ahead."""
+        self.from_step = 0
+        """The first due step for which our presence record counts."""
+        self.noticed: list[Window] = []
+        self.retries: list[Window] = []
+        self.missed: list[Missed] = []
+        self.refused = 0
+        self.mixes: list[Mix] = []
+        self.crashed = False
+        self._origin = 1e5 * self.network.random()
+        self._then: Callable[[], None] | None = None
+        self._may_wait = 0.0
+        """Seconds of the step under way that may pass in waiting for a merge."""
+        plan = self.plan
+        ledger = Ledger(
+            run=RUN, genesis=world.genesis, arithmetic=self.arithmetic, keys=CheapKeys(self.key), weight_cap=WEIGHT_CAP
+        )
         self.node = Node(
             ledger=ledger,
             arithmetic=self.arithmetic,
-            roster=self._roster(keys),
+            roster=Roster(run=RUN, key=self.key),
             schedule=plan.schedule,
-            rules=Rules(plan.sync_every, 4, plan.fragment_of, plan.peers if plan.lockstep else 0),
+            rules=Rules(plan.sync_every, WEIGHT_CAP, plan.fragment_of, plan.peers if plan.lockstep else 0),
             keys=CheapKeys(self.key),
-            random=network.random,
+            random=self.network.random,
         )
         self.merges = Merges(overlap=plan.overlap, late_steps=plan.late_steps, fragment_of=plan.fragment_of)
-        self.theta = [state.anchor.clone() for state in genesis]
-        self.anchors = [state.anchor for state in genesis]
+        self.anchors = [state.anchor for state in world.genesis]
+        self.theta = torch.stack(self.anchors)  # (chunks, elements)
+        self._points = torch.arange(len(plan.fragment_of)).reshape(-1, 1) + float(index)
         self._timer = inf
-        network.join(
-            self.key,
+
+    def wake_up(self, snapshot: Snapshot) -> None:
+        """Go on where an earlier life stopped."""
+        restore(snapshot, self.node.ledger)
+        self.step, self.theta = snapshot.step, snapshot.theta.clone()
+        self.anchors = [self.node.ledger.tip(chunk).anchor for chunk in range(len(self.anchors))]
+
+    def enter(self, records: Sequence[bytes], *, dialling: bool) -> None:
+        """Be on the network, knowing these presence records (our own is made here)."""
+        self.record = self._new_record()
+        for data in (self.record, *records):
+            self.node.roster.learn(self._world.verified(data), now=self.now, wall=self.wall, raw=data)
+        end = Endpoint(
             self._deliver,
             lost=lambda peer: self._do(lambda now: self.node.lost(peer, now)),
-            met=lambda peer: self._do(lambda now: self.node.greet(peer, now)),
+            met=self._met,
+            woke=lambda: self.invariants.awake(self.key, self.now),
         )
+        self.network.join(self.key, end, dialling=dialling)
+        self.network.clock.after(PRESENCE_LIFE / 3, self._renew)
 
-    def _roster(self, keys: Sequence[bytes]) -> Roster:
-        roster = Roster(run=RUN, key=self.key)
-        for key in keys:
-            record = Presence(1, RUN, key, (), "train", True, 0, 0.0, 1e9)
-            roster.learn(record, now=0.0, wall=0.0)
-        return roster
+    # Clocks and presence
+
+    @property
+    def now(self) -> float:
+        """This peer's monotonic clock."""
+        return self._origin + self.network.clock.now
+
+    @property
+    def wall(self) -> float:
+        """This peer's idea of Unix time."""
+        return EPOCH + self.skew + self.network.clock.now
+
+    def _new_record(self) -> bytes:
+        return self.identity.record(self.wall, PRESENCE_LIFE, self.from_step)
+
+    def _renew(self) -> None:
+        if self.crashed:
+            return
+        self.network.clock.after(PRESENCE_LIFE / 3, self._renew)
+        if self.network.is_silent(self.key):
+            return
+        self.record = self._new_record()
+        self._do(lambda now: self.node.learn([self.record], now=now, wall=self.wall))
+        for peer in self.node.roster.live():
+            self.network.send(self.key, peer, encode(Hello(VERSION, self.record)), b"")
+
+    def _met(self, peer: bytes) -> None:
+        self.network.send(self.key, peer, encode(Hello(VERSION, self.record)), b"")
+        self._do(lambda now: self.node.greet(peer, now))
 
     # Training
 
@@ -137,7 +212,13 @@ class SimulatedPeer:
     def seconds(self) -> float:
         """Of one step of this peer."""
         slowness = self.plan.slowness
-        return self.plan.step_seconds * (slowness[self.index] if self.index < len(slowness) else 1.0)
+        usual = self.plan.step_seconds * (slowness[self.index] if self.index < len(slowness) else 1.0)
+        return usual * self.slowdown
+
+    @property
+    def merge_wait(self) -> float:
+        """Seconds that a merge may wait: one step, and only where nothing overlaps (decision 0005)."""
+        return self.seconds if self.plan.overlap == 0 else 0.0
 
     @property
     def orders(self) -> list[tuple[int, bytes]]:
@@ -145,28 +226,25 @@ class SimulatedPeer:
         return [chain.order for chain in self.node.ledger.chains]
 
     def start(self) -> None:
-        self.network.clock.at(self.network.clock.now + self.seconds, self._train)
         self._do(lambda now: self.node.set_step(self.step, self.seconds, now))
+        self._after_a_step(self.seconds)
 
-    @property
-    def tokens_a_step(self) -> int:
-        """Of this peer."""
-        tokens = self.plan.tokens_a_step
-        return tokens[self.index] if self.index < len(tokens) else 100
+    def _after_a_step(self, seconds: float) -> None:
+        if self.step >= self.plan.steps:
+            self._do(lambda now: self.node.set_phase(FINISHED, now))
+            return
+        allowed = None if self.plan.lockstep else seconds + self._may_wait
+        self._may_wait = 0.0
+        self.network.clock.after(seconds, lambda: self.network.awake(self.key, lambda: self._train(allowed)))
 
-    def _train(self) -> None:
+    def _train(self, allowed: float | None) -> None:
         """One inner step and its boundary; the next step starts at once, whatever the network does."""
         if self.crashed:
             return
-        if self.network.is_silent(self.key):
-            self.invariants.frozen(self.key, self.network.clock.now)
-            self.network.clock.at(self.network.clock.now + 0.05, self._train)
-            return
-        self.invariants.stepped(self.key, self.network.clock.now, None if self.plan.lockstep else self.seconds)
+        self.invariants.stepped(self.key, self.now, allowed)
         self.own_step += 1
-        for chunk, values in enumerate(self.theta):
-            pull = torch.sub(values, float(self.index + chunk))
-            self.theta[chunk] = torch.sub(values, torch.mul(pull, 0.05))
+        pull = torch.sub(self.theta, self._points)
+        self.theta = torch.sub(self.theta, torch.mul(pull, 0.05))
         if self.plan.overlap == 0:
             self._boundary()
         else:
@@ -182,11 +260,13 @@ class SimulatedPeer:
         for window in windows:
             self.merges.opened(window, self.own_step)
             local = [self.theta[chunk] for chunk in self.node.chunks_of(window.fragment)]
-            tokens = self.own_step * self.tokens_a_step
+            tokens = self.own_step * self.plan.tokens_of(self.index)
             self._do(lambda now, w=window, v=local, t=tokens: self.node.open(w, v, t, now))  # type: ignore[misc]
         if self.retries:
             self._retry(self.retries.pop(0))
-        if self.plan.overlap == 0:
+        if self.own_step % self.plan.sync_every == 0:
+            self.disk.save(photograph(self.step, self.theta, self.node.ledger), self.network.clock.now)
+        if self.plan.overlap == 0 and windows:
             self._when_settled(self._next_step)
         else:
             self._next_step()
@@ -194,30 +274,41 @@ class SimulatedPeer:
     def _retry(self, window: Window) -> None:
         self.merges.opened(window, self.own_step)
         local = [self.theta[chunk] for chunk in self.node.chunks_of(window.fragment)]
-        tokens = self.own_step * self.tokens_a_step
+        tokens = self.own_step * self.plan.tokens_of(self.index)
         self._do(lambda now: self.node.retry(window, local, tokens, now))
 
     def _next_step(self) -> None:
         if self.plan.overlap == 0:
             self._mix()
-        if self.step < self.plan.steps:
-            wobble = 1 + 0.2 * (self.network.random() - 0.5)
-            self.network.clock.at(self.network.clock.now + self.seconds * wobble, self._train)
-        else:
-            self._do(lambda now: self.node.set_phase(FINISHED, now))
+        wobble = 1 + 0.2 * (self.network.random() - 0.5)
+        self._after_a_step(self.seconds * wobble)
 
     def _when_settled(self, then: Callable[[], None]) -> None:
-        """Go on at once; in lock-step when the windows that merge at this step have settled."""
-        merging = self.plan.schedule.merging(self.own_step) if self.plan.lockstep else ()
-        if any(self.merges.waiting(window) for window in merging):
-            self._then = then
-        else:
+        """Go on at once; in lock-step when the windows that merge at this step have settled, and where nothing overlaps
+        after `merge_wait` at the latest."""
+        if not self._is_unsettled():
             then()
+            return
+        self._then = then
+        if not self.plan.lockstep:
+            self._may_wait = self.merge_wait
+            self.network.clock.after(self.merge_wait, lambda: self._give_up(then))
+
+    def _is_unsettled(self) -> bool:
+        if not self.plan.lockstep and self.plan.overlap > 0:
+            return False
+        merging = self.plan.schedule.merging(self.own_step if self.plan.lockstep else self.step)
+        return any(self.merges.waiting(window) for window in merging)
+
+    def _give_up(self, then: Callable[[], None]) -> None:
+        if self._then is then and not self.crashed:
+            self._then = None
+            self.network.awake(self.key, then)
 
     def _resume(self) -> None:
-        if (then := self._then) is not None:
+        if (then := self._then) is not None and not self.crashed and not self._is_unsettled():
             self._then = None
-            self._when_settled(then)
+            then()
 
     def _mix(self) -> None:
         for mix in self.merges.take(self.own_step):
@@ -231,10 +322,12 @@ class SimulatedPeer:
     def _deliver(self, source: bytes, header: bytes, bulk: bytes) -> None:
         def receive(now: float) -> None:
             try:
-                self.node.receive(source, header, bulk, now=now, wall=now)
+                self.node.receive(source, header, bulk, now=now, wall=self.wall)
             except ProtocolError as error:
                 self.refused += 1
                 self.network.note("refused", self.key, error.reason)
+            if self.network.is_down(self.key, source):  # as in peer/: it speaks to us, but we cannot answer
+                self.node.roster.lose(source)
 
         self._do(receive)
 
@@ -242,13 +335,14 @@ class SimulatedPeer:
         """Give the node something, do what it commands, and set its timer."""
         if self.crashed or self.network.is_silent(self.key):
             return
-        action(self.network.clock.now)
+        action(self.now)
         for command in self.node.take():
             match command:
                 case Contributed():
                     self.invariants.contributed(command)
                 case Send():
                     self.network.send(self.key, command.to, encode(command.message), command.bulk)
+                    self.invariants.on_the_way(self.network.in_flight, self.plan.peers)
                 case Settled():
                     self.invariants.adopted(self.node.ledger, self.arithmetic, command.chunk)
                     self.anchors[command.chunk] = self.node.ledger.tip(command.chunk).anchor
@@ -261,46 +355,91 @@ class SimulatedPeer:
                 case Missed():
                     self.missed.append(command)
                     self.network.note("missed", self.key, command.chunk, command.due, command.reason)
-        self.invariants.bounded(self.node)
+        self.invariants.bounded(self.node, self.key, self.now)
         if self._then is not None:
             self.network.clock.at(self.network.clock.now, self._resume)
         timer = self.node.get_timer()
         if timer != self._timer:
             self._timer = timer
-            self.network.clock.at(timer, lambda: self._wake(timer))
+            self.network.clock.at(timer - self._origin, lambda: self._wake(timer))
 
     def _wake(self, timer: float) -> None:
         if self.network.is_silent(self.key):
-            self.network.clock.at(self.network.clock.now + 0.05, lambda: self._wake(timer))
+            self.network.awake(self.key, lambda: self._wake(timer))
         elif timer == self._timer and not self.crashed:
             self._timer = inf
-            self._do(self.node.handle_timer)
+            self._do(lambda now: self.node.handle_timer(max(now, timer)))  # the sum of two floats may fall short
 
 
 class Swarm:
     """All peers of a plan, started within a second of each other."""
 
-    def __init__(self, plan: Plan, seed: int) -> None:
+    def __init__(self, plan: Plan, seed: int, *, recording: bool = True, remembering: bool = True) -> None:
+        """`recording` keeps an event log; `remembering` does equal sums once (simulation/memory.py)."""
         self.plan = plan
-        self.clock = Clock()
-        self.network = Network(self.clock, seed=seed, weather=plan.weather)
-        self.keys = sorted(sha256(f"peer {index} of {seed}".encode()) for index in range(plan.peers))
-        self.invariants = Invariants(RUN)
-        self.peers = [
-            SimulatedPeer(index, plan, self.network, self.keys, self.invariants) for index in range(plan.peers)
-        ]
+        self.seed = seed
+        self.world = World(plan, seed, recording=recording, remembering=remembering)
+        self.clock, self.network, self.invariants = self.world.clock, self.world.network, self.world.invariants
+        identities = [Identity(f"peer {index} of {seed}") for index in range(plan.peers)]
+        identities.sort(key=lambda identity: identity.key)
+        self.peers = [SimulatedPeer(index, self.world, identity) for index, identity in enumerate(identities)]
+        self._lives = 0
+        records = [identity.record(EPOCH, PRESENCE_LIFE) for identity in identities]
+        for peer in self.peers:
+            peer.enter(records, dialling=False)
         for peer in self.peers:
             self.clock.at(self.network.random() * plan.step_seconds, peer.start)
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Of the peers as they are now, by index."""
+        return [peer.key for peer in self.peers]
 
     @property
     def live(self) -> list[SimulatedPeer]:
         return [peer for peer in self.peers if not peer.crashed]
 
     def crash(self, index: int) -> None:
-        """Kill one peer for good."""
+        """Kill one peer."""
         if not self.peers[index].crashed:
             self.peers[index].crashed = True
-            self.network.crash(self.keys[index])
+            self.network.crash(self.peers[index].key)
+
+    def start_again(self, index: int, *, with_disk: bool) -> None:
+        """A killed peer is back: as itself with its newest snapshot, or, with nothing left, as a newcomer."""
+        old = self.peers[index]
+        assert old.crashed
+        self._lives += 1
+        identity = old.identity if with_disk else Identity(f"peer {index} of {self.seed}, life {self._lives}")
+        peer = SimulatedPeer(index, self.world, identity, old.disk if with_disk else None)
+        peer.skew, peer.slowdown = old.skew, old.slowdown
+        snapshot = peer.disk.newest(self.clock.now)
+        if snapshot:
+            peer.wake_up(snapshot)
+        self.network.note("start-again", peer.key, snapshot.step if snapshot else 0)
+        records = [other.record for other in self.live]
+        self.peers[index] = peer
+        self.invariants.awake(peer.key, peer.now)
+        peer.enter(records, dialling=True)
+        peer.start()
+
+    def leave(self, index: int) -> None:
+        """One peer says goodbye and goes."""
+        peer = self.peers[index]
+        peer._do(lambda now: peer.node.set_phase(LEAVING, now))
+        peer._do(peer.node.handle_timer)
+        self.clock.after(GOODBYE, lambda: self.crash(index) if self.peers[index] is peer else None)
+
+    def freeze(self, index: int, seconds: float, *, keeps: bool = False) -> None:
+        """One process stands still. What was due meanwhile comes when it wakes."""
+        if not self.peers[index].crashed:
+            self.network.freeze(self.peers[index].key, seconds, keeps=keeps)
+
+    def slow_down(self, index: int, factor: float) -> None:
+        """Every step of a peer takes so many times as long from its next one on; 1 undoes it."""
+        peer = self.peers[index]
+        peer.slowdown = factor
+        self.invariants.awake(peer.key, peer.now)
 
     def heads(self) -> set[bytes]:
         """The digests of all heads of the live peers: one if they agree."""

@@ -28,6 +28,7 @@ from simulation.faults import run
 from simulation.scenarios import SCENARIOS
 
 SEEDS = 30
+MANY_SEEDS = 300
 
 Patch = pytest.MonkeyPatch
 
@@ -210,17 +211,14 @@ def merges_lost(patch: Patch) -> None:
 
 
 def trainer_waits(patch: Patch) -> None:
-    """Training waits for the network at its merge boundary."""
-    original = swarm.SimulatedPeer._when_settled
+    """Training waits for the network at its merge boundary, as long as it takes."""
 
-    def wait(self: swarm.SimulatedPeer, then: Callable[[], None]) -> None:
-        merging_now = self.plan.schedule.merging(self.step + 1)
-        if any(self.merges.waiting(one) for one in merging_now):
-            self._then = then
-        else:
-            original(self, then)
+    def unsettled(self: swarm.SimulatedPeer) -> bool:
+        merging_now = self.plan.schedule.merging(self.step + (self.plan.overlap > 0))
+        return any(self.merges.waiting(one) for one in merging_now)
 
-    patch.setattr(swarm.SimulatedPeer, "_when_settled", wait)
+    patch.setattr(swarm.SimulatedPeer, "_is_unsettled", unsettled)
+    patch.setattr(swarm.SimulatedPeer, "_give_up", lambda self, then: None)
 
 
 def passing_on_off(patch: Patch) -> None:
@@ -305,6 +303,27 @@ MUTANTS = [
 ]
 
 
+BY_SEEDS = {
+    failover_off: "failover",
+    grouping_off: "head check",
+    grouping_by_head_only: "state digest",
+    state_digest_unchecked: "state digest",
+    order_off: "branch order",
+    order_reversed: "branch order",
+    threshold_off: "closing threshold",
+    deadline_off: "deadline",
+}
+"""Rules whose loss must show in random seeds alone, without a scenario that was made for it."""
+
+
+def caught_by_a_seed(most: int) -> str:
+    """The first of `most` seeds that notices something; empty if none does."""
+    for seed in range(most):
+        if violation := run(seed, recording=False).violation:
+            return f"seed {seed}: {violation}"
+    return ""
+
+
 def caught_by() -> str:
     """The first scenario or seed that notices something; empty if none does."""
     for scenario in SCENARIOS:
@@ -312,14 +331,7 @@ def caught_by() -> str:
             scenario()
         except Exception as error:  # noqa: BLE001  (whatever a broken program raises, it was noticed)
             return f"{scenario.__name__}: {error!r}"
-    for seed in range(SEEDS):
-        try:
-            violation = run(seed).violation
-        except Exception as error:  # noqa: BLE001
-            violation = repr(error)
-        if violation:
-            return f"seed {seed}: {violation}"
-    return ""
+    return caught_by_a_seed(SEEDS)
 
 
 @pytest.mark.slow
@@ -335,4 +347,14 @@ def test_mutant_is_caught(mutate: Callable[[Patch], None], monkeypatch: Patch) -
     mutate(monkeypatch)
     caught = caught_by()
     print(f"{mutate.__name__} caught by {caught}")
+    assert caught
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mutate", BY_SEEDS, ids=lambda mutate: mutate.__name__)
+def test_mutant_is_caught_by_random_seeds_alone(mutate: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutate(monkeypatch)
+    caught = caught_by_a_seed(MANY_SEEDS)
+    print(f"{BY_SEEDS[mutate]}: {mutate.__name__} caught by {caught}")
     assert caught
