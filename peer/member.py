@@ -251,7 +251,7 @@ class Peer:
             restore_state(snapshot, self._optimizer, self._kept, self.network.notice)
             self._resume(snapshot, node)
             self.network.notice(f"Going on from the snapshot of step {self.step} in {snapshot.path}.")
-        self._snapshots.started(self.step)
+        self._snapshots.started(self.step, self.own_step, node)
         lives = self.record.begin_life(self.step, self.own_step)
         if lives > 1 and not found and self._snapshots.enabled:
             self.network.notice(f"No usable snapshot in {folder.path}: this peer starts from the beginning again.")

@@ -76,6 +76,11 @@ class OuterPart:
         chains = enumerate(node.ledger.chains)
         return cls({chunk: (c.base, c.newest) for chunk, c in chains if c.newest}, tuple(node.marks()))
 
+    @property
+    def heads(self) -> tuple[bytes, ...]:
+        """Of the chunks with a link."""
+        return tuple(newest.head for _, newest in self.chunks.values())
+
     def tensors(self) -> dict[str, Tensor]:
         """As `outer.safetensors` holds them."""
         found: dict[str, Tensor] = {}
@@ -122,9 +127,10 @@ class Snapshots:
         """Whether any are written."""
         return self._interval > 0
 
-    def started(self, step: int) -> None:
-        """Training begins or goes on after this swarm step."""
+    def started(self, step: int, own_step: int, node: Node) -> None:
+        """Training begins, or goes on from a snapshot of these steps that says what `node` has now."""
         self._reached = step
+        self._last = (own_step, OuterPart.of(node).heads)
 
     def is_due(self, step: int) -> bool:
         """Whether a multiple of the interval was passed, and nothing is being written. A late one is taken late."""
@@ -146,11 +152,11 @@ class Snapshots:
 
     def put(self, taken: Taken, outer: OuterPart) -> None:
         """Write a snapshot in the background; one that says nothing new is left out. Called in any thread."""
-        heads = tuple(entry.head for _, entry in outer.chunks.values())
-        if (taken.index.own_step, heads) == self._last:
+        new = (taken.index.own_step, outer.heads)
+        if new == self._last:
             self._idle.set()
             return
-        self._last = (taken.index.own_step, heads)
+        self._last = new
         self._reached = taken.index.step
         # Not one that the process must wait for: what is half written at its end is rubbish, not damage.
         threading.Thread(target=self._write, args=(taken, outer), name="potluck-snapshot", daemon=True).start()

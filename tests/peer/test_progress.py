@@ -18,6 +18,7 @@ from peer.training import StepResult
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 
 FIELDS = {
+    "lives", "run",
     "peer_id", "exit", "inner_steps", "tokens", "train_loss_first", "train_loss_last", "windows", "bytes_sent",
     "bytes_received", "seconds", "utilization", "outer_digest", "record_lost", "joined", "evaluation", "traffic",
     "model",

@@ -34,7 +34,7 @@ def small_model() -> Decoder:
 def history(steps: int) -> tuple[list[StepResult], Decoder]:
     model = small_model()
     optimizer = make_optimizer(model, CONFIG)
-    batches = Batches(TEXT, seed=1, peer=b"p" * 32, batch=4, sequence=16)
+    batches = Batches(TEXT, seed=1, seat=0, batch=4, sequence=16)
     return [train_step(model, optimizer, batches.at(step), CONFIG, step) for step in range(steps)], model
 
 
@@ -151,7 +151,7 @@ def test_the_tiny_preset_learns_real_text_within_a_few_steps():
     initialize(model, 0, model.initial_stds())
     config = InnerConfig(total_steps=200)
     optimizer = make_optimizer(model, config)
-    batches = Batches(corpus, seed=0, peer=b"p" * 32, batch=8, sequence=128)
+    batches = Batches(corpus, seed=0, seat=0, batch=8, sequence=128)
     start = evaluate(model, corpus.validation, sequence=128, max_tokens=4096)
     for step in range(40):
         train_step(model, optimizer, batches.at(step), config, step)
@@ -164,7 +164,7 @@ def test_training_on_a_cuda_device():
     device = resolve_device("cuda")
     model = small_model().to(device)
     optimizer = make_optimizer(model, CONFIG)
-    batches = Batches(TEXT, seed=1, peer=b"p" * 32, batch=4, sequence=16)
+    batches = Batches(TEXT, seed=1, seat=0, batch=4, sequence=16)
     losses = [train_step(model, optimizer, batches.at(step), CONFIG, step).loss for step in range(40)]
     assert losses[-1] < 3.0
     assert evaluate(model, TEXT.validation, sequence=16) < 3.5
