@@ -150,7 +150,7 @@ def test_a_deleted_folder_is_one_notice_and_training_goes_on(running: Running, t
 
 def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path, text: Path, manifest: Manifest) -> None:
     """The system's limit on a file's size stands in for the disk."""
-    short = changed(manifest, {"run.steps": 200, "schedule.sync_every": 8, "schedule.overlap": 2})
+    short = changed(manifest, {"run.steps": 80, "schedule.sync_every": 8, "schedule.overlap": 2})
     words = [sys.executable, "-m", "peer.cli", *arguments(tmp_path, text, short)]
     command = ["bash", "-c", 'ulimit -f 16; exec "$@"', "bash", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)

@@ -39,7 +39,7 @@ def report_of(folder: Path) -> Any:
     return json.loads((folder / "report.json").read_text())
 
 
-@pytest.mark.parametrize("who", ["peer-1", "bootstrap"])
+@pytest.mark.parametrize("who", [pytest.param("peer-1", marks=pytest.mark.slow), "bootstrap"])
 def test_a_mistake_that_a_child_finds_is_the_user_s(tmp_path: Path, who: str) -> None:
     identity = tmp_path / who / "identity"
     identity.parent.mkdir()
@@ -85,6 +85,7 @@ def test_a_reader_that_is_gone_ends_a_swarm_and_its_report_is_written(tmp_path: 
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_closed_output_costs_nothing(tmp_path: Path) -> None:
     words = " ".join([*SWARM, *ALONE, "--steps", "10", "--out", str(tmp_path)])
     done = subprocess.run(
@@ -94,6 +95,7 @@ def test_closed_output_costs_nothing(tmp_path: Path) -> None:
     assert report_of(tmp_path)["peers"][0]["exit"] == "finished"
 
 
+@pytest.mark.slow
 def test_nothing_wraps_on_a_terminal_of_80_columns(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -117,4 +119,4 @@ def test_nothing_wraps_on_a_terminal_of_80_columns(tmp_path: Path) -> None:
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("peer") and "loss" in line for line in lines), "the live table"
-    assert "utilization" not in text and "The report is in o/report.json." in lines
+    assert "█" not in text and "The report is in o/report.json." in lines
