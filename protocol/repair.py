@@ -40,9 +40,10 @@ Order = tuple[int, bytes]
 
 @dataclass(slots=True)
 class _Pulling:
-    """A chunk on its way: from whom, and when that peer last brought anything."""
+    """A chunk on its way: from whom, since when, and when that peer last brought anything."""
 
     donor: bytes
+    began: float
     since: float
 
 
@@ -228,7 +229,7 @@ class Repair:
         return choices[int(self._random() * len(choices))]
 
     def _pull(self, chunk: int, donor: bytes, now: float) -> None:
-        self._pulling[chunk] = _Pulling(donor, now)
+        self._pulling[chunk] = _Pulling(donor, now, now)
         self._pulled[chunk] = self._asked.setdefault(chunk, {})[donor] = now
         have = () if chunk in self._wrong else self._ledger.have(chunk)
         self._arm(now + self._limit)
@@ -256,8 +257,11 @@ class Repair:
 
     def heard_from(self, peer: bytes, chunk: int, *, whole: bool, now: float) -> None:
         """A good link or state (`whole`) came from a peer: as long as something comes, a donor is not replaced."""
+        pulled = self._pulling.get(chunk)
+        answers = whole or (pulled is not None and pulled.donor == peer and chunk not in self._wrong)
         for pulling in self._pulling.values():
-            if pulling.donor == peer:
+            # Windows go on meanwhile, and their links are no answer: nothing puts the end off for ever.
+            if answers and pulling.donor == peer and now < pulling.began + LONGEST_PULL:
                 pulling.since = now
         since = self._asked.get(chunk, {}).get(peer)
         if since is None:

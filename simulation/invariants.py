@@ -13,7 +13,7 @@ from protocol.commands import Contributed
 from protocol.ledger import MAX_ASIDE, MAX_EARLY, Ledger, weights
 from protocol.messages import Link, sha256
 from protocol.node import Node
-from protocol.sending import MISSING_AFTER, Outbound
+from protocol.sending import MISSING_AFTER, SILENT_AFTER, Outbound
 
 NAMES: Final = {
     "equal-heads-equal-state": "equal heads imply equal anchors and momentum, bit for bit",
@@ -151,7 +151,8 @@ class Invariants:
         for out in windows.outbound.values():
             self._failed_over(node, key, out, max(now - FAIL_OVER, since))
         for one in windows.gathering.values():
-            if not one.judged and now > max(one.first + patience, since) + LATE_TIMER:
+            allowed = patience if one.to is None else SILENT_AFTER * patience  # passed on: until that owner is silent
+            if not one.judged and now > max(one.first + allowed, since) + LATE_TIMER:
                 raise Broken("windows-end", f"chunk {one.chunk}, step {one.due}: open for {now - one.first:.1f} s")
 
     def _failed_over(self, node: Node, key: bytes, out: Outbound, before: float) -> None:
