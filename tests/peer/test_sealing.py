@@ -41,17 +41,21 @@ def test_what_was_sealed_is_accepted(corpus: Corpus, ready: Manifest) -> None:
 
 
 def test_another_seed_is_refused(corpus: Corpus, ready: Manifest) -> None:
-    with pytest.raises(UserError, match=r"model\.initial = .*: must be .*; the run starts from other initial"):
+    with pytest.raises(
+        UserError, match=r"model\.initial: the model starts from other .* \(\w{12} here, \w{12} in the run\); "
+    ):
         check(ready, build_model(changed(ready, {"run.seed": 1})), corpus)
 
 
 def test_other_fragments_are_refused(corpus: Corpus, ready: Manifest) -> None:
-    with pytest.raises(UserError, match=r"model\.layout = .*; the run's model has other parameters or fragments"):
+    with pytest.raises(
+        UserError, match=r"model\.layout: the model has other parameters or fragments than the run's \("
+    ):
         check(changed(ready, {"schedule.fragments": 2}), build_model(ready), corpus)
 
 
 def test_other_validation_bytes_are_refused(corpus: Corpus, ready: Manifest) -> None:
-    with pytest.raises(UserError, match=r"data\.validation = .*: use the data that the run names"):
+    with pytest.raises(UserError, match=r"data\.validation: the text here .* in the run\); point --data at the same"):
         check(ready, build_model(ready), split("alphabet", bytes(range(65, 91)) * 400))
 
 
