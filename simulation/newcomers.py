@@ -17,6 +17,7 @@ def add(swarm: Swarm, name: str, rate: float | None = None) -> SimulatedPeer:
     """One more peer, which knows everyone and whom everyone knows from now on. It gives `rate` bytes a second away."""
     plan, now = swarm.plan, swarm.clock.now
     peer = SimulatedPeer(len(swarm.peers), swarm.world, Identity(f"newcomer {name}"))
+    swarm.world.population += 1
     peer.node.repair.giving.rate = rate
     pace = max(other.step for other in swarm.live)
     peer.from_step = pace + 2 * -(-plan.sync_every // plan.fragments)

@@ -223,7 +223,8 @@ def asymmetric_link() -> None:
     plan = replace(CALM, steps=120)
     swarm = Swarm(plan, seed=13)
     owner = first_owner(swarm, 0, 36)
-    far = (owner + 1) % plan.peers
+    # Not the next in rank: that one would close, alone, what it cannot hand to the first.
+    far = swarm.keys.index(swarm.peers[owner].node.roster.ranked([0, 1], 36)[0][-1])
     swarm.clock.run(when(plan, 14))
     swarm.network.cut(swarm.keys[owner], swarm.keys[far], 1e6)
     swarm.clock.run(when(plan, plan.steps) + 20.0)

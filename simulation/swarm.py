@@ -8,6 +8,7 @@ clock that may be wrong, and a disk. `Invariants` watches every node after every
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -103,6 +104,10 @@ class World:
         zero = torch.zeros(plan.elements)
         self.genesis = [ChunkState(anchor=torch.arange(plan.elements) / 64 + c, momentum=zero) for c in range(chunks)]
         self._presences: dict[bytes, Presence] = {}
+        self.everyone: dict[bytes, SimulatedPeer] = {}
+        """The newest life of each peer that ever was here."""
+        self.population = plan.peers
+        """Peers at once, at most."""
 
     def verified(self, record: bytes) -> Presence:
         """A fresh presence record, as a newcomer gets it from the DHT. Verified once for all."""
@@ -164,6 +169,7 @@ class SimulatedPeer:
 
     def enter(self, records: Sequence[bytes], *, dialling: bool) -> None:
         """Be on the network, knowing these presence records (our own is made here)."""
+        self._world.everyone[self.key] = self
         self.record = self._new_record()
         for data in (self.record, *records):
             self.node.roster.learn(self._world.verified(data), now=self.now, wall=self.wall, raw=data)
@@ -201,6 +207,20 @@ class SimulatedPeer:
         self._do(lambda now: self.node.learn([self.record], now=now, wall=self.wall))
         for peer in self.node.roster.live():
             self.network.send(self.key, peer, encode(Hello(VERSION, self.record)), b"")
+        self._publish()
+
+    def _publish(self) -> None:
+        """As the DHT does: our record comes to all to whom somebody has a way from us."""
+        here = [peer for peer in self._world.everyone.values() if not peer.crashed and peer is not self]
+        near = [peer for peer in here if not self.network.is_down(self.key, peer.key)]
+        for peer in here:
+            if peer not in near and any(not self.network.is_down(one.key, peer.key) for one in near):
+                peer.find(self.record)
+
+    def find(self, record: bytes) -> None:
+        """A presence record out of the DHT. One that our clock takes for expired is none."""
+        with suppress(ProtocolError):
+            self._do(lambda now: self.node.learn([record], now=now, wall=self.wall))
 
     def _met(self, peer: bytes) -> None:
         self.network.send(self.key, peer, encode(Hello(VERSION, self.record)), b"")
@@ -342,7 +362,7 @@ class SimulatedPeer:
                     self.invariants.contributed(command)
                 case Send():
                     self.network.send(self.key, command.to, encode(command.message), command.bulk)
-                    self.invariants.on_the_way(self.network.in_flight, self.plan.peers)
+                    self.invariants.on_the_way(self.network.in_flight, self._world.population)
                 case Settled():
                     self.invariants.adopted(self.node.ledger, self.arithmetic, command.chunk)
                     self.anchors[command.chunk] = self.node.ledger.tip(command.chunk).anchor

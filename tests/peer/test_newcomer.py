@@ -75,7 +75,7 @@ def test_a_newcomer_begins_with_the_outer_parameters_and_contributes(swarm: Any,
     assert contributed and min(line["due"] for line in contributed) >= before + second.peer.schedule.overlap
     named = {part["peer"] for line in lines(first, "link") for part in line["contributors"]}
     assert second.peer.peer_id in named
-    found = account(1, second.peer.peer_id, "finished", 60, read_record(second.peer.settings.out))
+    found = account(1, second.peer.peer_id, "finished", 60, read_record(second.peer.settings.out).events)
     assert found.joined == before
     assert not found.was_there(Window(0, 6)) and found.was_there(Window(0, 54))
 

@@ -15,8 +15,8 @@ import pytest
 
 from peer.cli import run
 from peer.commands.simulate import parse_kinds, parse_peers
+from protocol import window
 from protocol.errors import UserError
-from protocol.window import Windows
 from simulation.events import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_two_processes_find_what_one_finds(capsys: pytest.CaptureFixture[str]) -
 def test_a_violation_is_exit_code_1_and_says_how_to_see_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Windows, "_enough", lambda self, weight, due, parent: True)
+    monkeypatch.setattr(window, "is_enough", lambda *_: True)
     flags = ["simulate", "--jobs", "1", "--peers", "4", "--faults", "partition"]
     assert run([*flags, "--seeds", "3", "--json"]) == 1
     result = json.loads(capsys.readouterr().out)

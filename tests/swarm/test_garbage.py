@@ -256,7 +256,7 @@ class Stranger:
             (Hello(VERSION + 1, self._presence()), b""),
             (Hello(VERSION, b"no record"), b""),
             (Hello(VERSION, self._presence(run=bytes(32))), b""),
-            (Hello(VERSION, self._presence()[:-1] + b"\x00"), b""),
+            (Hello(VERSION, self._presence()[:-1] + b"\x7f"), b""),
             (Records((self._presence(run=bytes(32)),)), b""),
             # Wrongly signed, or not signed at all.
             (replace(contribution, tokens=contribution.tokens + 1), payload),
