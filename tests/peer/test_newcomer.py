@@ -98,6 +98,7 @@ def test_what_has_not_come_in_time_is_taken_later_and_not_contributed_before(
     assert chunk not in {line["chunk"] for line in lines(second, "contributed")}
     first.peer.outer.node.repair.giving.rate = None
     first.peer.outer.node.repair.giving._free_at = 0.0
+    second.peer.outer.node.repair._busy.clear()  # it was told to come again in a minute
     until(second, lambda: second.peer.outer.node.ledger.chains[chunk].newest and not second.peer.outer.bare)
     second.train()
     assert not second.peer._bare

@@ -131,6 +131,7 @@ def test_ctrl_c_ends_a_peer_that_has_found_no_run_yet(tmp_path: Path) -> None:
         waiting.kill()
 
 
+@pytest.mark.slow
 def test_a_deleted_folder_is_one_notice_and_training_goes_on(running: Running, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "out")
     assert running.process.stdout is not None
@@ -148,6 +149,7 @@ def test_a_deleted_folder_is_one_notice_and_training_goes_on(running: Running, t
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["record_lost"] > 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path, text: Path, manifest: Manifest) -> None:
     """The system's limit on a file's size stands in for the disk."""
     short = changed(manifest, {"run.steps": 80, "schedule.sync_every": 8, "schedule.overlap": 2})

@@ -54,6 +54,7 @@ def test_a_mistake_that_a_child_finds_is_the_user_s(tmp_path: Path, who: str) ->
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_when_the_peers_have_finished_spoils_nothing(tmp_path: Path) -> None:
     command = [*SWARM, "--peers", "2", "--steps", "20", "--sync-every", "10", "--overlap", "3", "--out", str(tmp_path)]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
