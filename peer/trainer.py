@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -34,6 +33,7 @@ from peer.parameters import ModuleParameters
 from peer.progress import Progress
 from peer.sealing import build_model, check, planned_layout, seal
 from peer.settings import Settings
+from peer.signals import ending, handled
 from peer.training import InnerConfig, make_optimizer, resolve_device, set_threads, train_step
 from protocol.errors import UserError
 from protocol.manifest import Manifest, sealed
@@ -67,17 +67,9 @@ class Stopper:
         """Sleep, unless stopped."""
         self._event.wait(seconds)
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Handle the signals while the context lasts. A hang-up that is ignored, as under nohup, stays ignored."""
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        numbers += [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
-        before = {number: signal.signal(number, self._take) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def installed(self) -> AbstractContextManager[None]:
+        """Handle the signals while the context lasts."""
+        return handled(ending(), self._take)
 
     def _take(self, number: int, frame: object) -> None:
         if self._event.is_set():

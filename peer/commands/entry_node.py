@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from peer.commands.reader import reader_gone
 from peer.exit_codes import DONE, FAILED, NO_READER
 from peer.manifest_file import read_manifest
 from peer.output import complain, write_line
+from peer.signals import ending
 from protocol.errors import UserError
 from protocol.manifest import Manifest, encode, run_id, sealed
 
@@ -76,8 +76,7 @@ async def _serve(options: EntryOptions, manifest: Manifest | None) -> int:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)  # nohup ignores it
-    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
+    for number in ending():
         loop.add_signal_handler(number, stop.set)
     watch = asyncio.create_task(_stop_without_reader(stop))
     announce = (options.announce,) if options.announce else ()

@@ -9,20 +9,20 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
 from peer import clock
+from peer.exit_codes import DONE, FAILED, TERMINATED
+from peer.signals import handled
 from protocol.errors import UserError
 from simulation.campaign import Tally, Terms, Violation, campaign
 from simulation.events import KINDS
 from simulation.invariants import NAMES
 
-DONE, FAILED, STOPPED = 0, 1, 143
 FEWEST, MOST = 2, 64
 """Peers of a simulated swarm."""
 MOST_JOBS: Final = 1024
@@ -67,18 +67,13 @@ def run_simulate(options: SimulateOptions) -> int:
     return FAILED if tally.violations else DONE
 
 
-@contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable() -> AbstractContextManager[None]:
     """SIGTERM ends us in order, as Ctrl-C does: our processes first."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(STOPPED)
+        raise SystemExit(TERMINATED)
 
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return handled((signal.SIGTERM,), stop)
 
 
 def cores() -> int:

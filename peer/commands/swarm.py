@@ -25,6 +25,7 @@ from peer.exit_codes import DONE, FAILED, NO_READER, after
 from peer.manifest_file import read_manifest
 from peer.output import complain, write_line
 from peer.screen import broken, width_of
+from peer.signals import ending, handled
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed
 from protocol.manifest_toml import dumps
@@ -140,7 +141,7 @@ def _run_and_report(plan: SwarmPlan, manifest: Manifest, path: Path) -> int:
     swarm = LocalSwarm(plan, console)
     signals = _Signals()
     failure, code = "", DONE
-    with signals.handled():
+    with handled(ending(), signals.take):
         try:
             with console:
                 asyncio.run(_until_signal(swarm, signals))
@@ -187,19 +188,8 @@ class _Signals:
         """What a signal does; nothing while the report is written, which takes a moment."""
         self.came = False
 
-    @contextlib.contextmanager
-    def handled(self) -> Iterator[None]:
-        """Handle them while the context lasts. A hang-up that is ignored, as under nohup, stays ignored."""
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        numbers += [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
-        before = {number: signal.signal(number, self._take) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
         if not self.came:
             self.first = signal.Signals(number)
         self.came = True
