@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from bootstrap.rendezvous import Rendezvous
 from peer import clock
 from peer.assembly import Assembly
 from peer.mailbox import Anchor, Mailbox
-from peer.network import matching
+from peer.network import names_of, runs_at
 from peer.outer import Outer
 from peer.parameters import ModuleParameters
 from peer.record import Record
@@ -32,6 +31,7 @@ from peer.streams import P2pdTransport
 from protocol.errors import UserError
 from protocol.manifest import Manifest, encode, run_id, schedule_of
 from protocol.messages import FINISHED, LEAVING
+from protocol.pace import Advance, owns_from
 from protocol.schedule import Schedule, Window
 
 log = logging.getLogger(__name__)
@@ -67,35 +67,11 @@ class NoTrainer(Mailbox):
         """Dropped: the step follows the pace."""
 
 
-class Pace:
-    """The swarm step of a node that does not train, and the seconds that a step takes those who do."""
-
-    def __init__(self) -> None:
-        self.step = 0
-        self._seen: deque[tuple[float, int]] = deque(maxlen=PACE_MEMORY)
-
-    def follow(self, pace: int, now: float) -> bool:
-        """Take the trainers' pace; it never goes back. Whether it moved."""
-        if pace <= self.step:
-            return False
-        self.step = pace
-        self._seen.append((now, pace))
-        return True
-
-    @property
-    def step_seconds(self) -> float | None:
-        """None while the pace was seen only once."""
-        if len(self._seen) < 2:
-            return None
-        (first, low), (last, high) = self._seen[0], self._seen[-1]
-        return (last - first) / (high - low)
-
-
 async def aggregate(daemon: Daemon, rendezvous: Rendezvous, options: AggregatorOptions) -> None:
     """Own chunks of one run until cancelled. UserError for a run that this program cannot compute."""
     manifest = options.manifest or await _find(rendezvous, options)
     assembly, parameters = await asyncio.to_thread(_build, manifest, daemon, options)
-    with _record(options.record, manifest, assembly) as record:
+    with _record(options.record, assembly) as record:
         found = await find_out(daemon, options.join)
         if options.join and (sentence := found.sentence()):
             options.notice(sentence)
@@ -112,14 +88,12 @@ async def _find(rendezvous: Rendezvous, options: AggregatorOptions) -> Manifest:
     """Wait for ever for the manifest of the run that `options.run` names, or of the only one that there is."""
     told, what = -TELL_EVERY, options.run or "a run"
     while True:
-        groups = await rendezvous.find_manifests()
-        found = matching([data for group in groups.values() for data in group], options.run)
+        found = await runs_at(rendezvous, options.run)
         if len(found) == 1:
             return found[0]
         if clock.monotonic() >= told + TELL_EVERY:
             told = clock.monotonic()
-            names = ", ".join(f"{one.run.name} ({run_id(one).hex()[:12]})" for one in found)
-            several = f"Several runs are here: {names}. It owns nothing before --run names one of them."
+            several = f"Several runs are here: {names_of(found)}. It owns nothing before --run names one of them."
             options.notice(several if found else f"Waiting for a peer that brings the manifest of {what}.")
         await asyncio.sleep(ASK_MANIFEST_EVERY)
 
@@ -139,13 +113,8 @@ def _build(manifest: Manifest, daemon: Daemon, options: AggregatorOptions) -> tu
 
 
 @contextmanager
-def _record(path: Path, manifest: Manifest, assembly: Assembly) -> Iterator[Record]:
-    record = Record(
-        path,
-        fragment_of=tuple(chunk.fragment for chunk in assembly.chunks),
-        overlap=schedule_of(manifest).overlap,
-        late_steps=manifest.merge.late_steps,
-    )
+def _record(path: Path, assembly: Assembly) -> Iterator[Record]:
+    record = assembly.record(path)
     try:
         yield record
     finally:
@@ -169,7 +138,7 @@ class Aggregator:
         self._schedule: Schedule = schedule_of(assembly.manifest)
         self._rendezvous = rendezvous
         self._from_step = 0
-        self.pace = Pace()
+        self.pace = Advance(PACE_MEMORY)
         arithmetic = assembly.arithmetic()
         node = assembly.node(arithmetic, parameters)
         self.outer = Outer(
@@ -208,7 +177,7 @@ class Aggregator:
             self.outer.set_phase(FINISHED)
 
     def _own_from(self, reached: int) -> None:
-        self._from_step = reached + 2 * -(-self._schedule.sync_every // len(self._schedule.offsets))
+        self._from_step = owns_from(reached, self._schedule)
 
     def _reachable(self, found: Reachability) -> None:
         if found.addresses and not self.outer.addresses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from aggregation.arithmetic import Arithmetic
@@ -13,8 +14,10 @@ from aggregation.fragments import Chunk
 from aggregation.outer import fresh
 from bootstrap.addresses import is_loopback
 from bootstrap.identity import Identity
+from peer.disk import log_trouble
 from peer.frames import FrameLimits
 from peer.parameters import Parameters
+from peer.record import Record
 from peer.settings import Settings
 from peer.stream_options import StreamOptions
 from protocol import farewell
@@ -30,7 +33,7 @@ from protocol.window import Rules
 
 ADDRESS_BYTES: Final = 640
 """Of a presence record's 1024: the rest is signature, keys and name."""
-FAREWELL_SECONDS: Final = 600.0
+FAREWELL_LIFE: Final = 600.0
 """How long those who look at the run are told that a peer has gone, and did not just fall silent."""
 HEADS_BYTES: Final = 48
 """Of a chunk in the message that lists all heads, the largest header there is in a large run."""
@@ -50,6 +53,21 @@ class Assembly:
     settings: Settings
     chunks: Sequence[Chunk]
     role: Role = "train"
+
+    @property
+    def fragment_of(self) -> tuple[int, ...]:
+        """The fragment of each chunk."""
+        return tuple(chunk.fragment for chunk in self.chunks)
+
+    def record(self, path: Path, trouble: Callable[[OSError], None] = log_trouble) -> Record:
+        """The record of this run's windows, in the file `path`; `trouble` hears of lines that the disk refuses."""
+        return Record(
+            path,
+            fragment_of=self.fragment_of,
+            overlap=schedule_of(self.manifest).overlap,
+            late_steps=self.manifest.merge.late_steps,
+            trouble=trouble,
+        )
 
     def arithmetic(self) -> Arithmetic:
         """The run's arithmetic on tensors."""
@@ -74,7 +92,6 @@ class Assembly:
             keys=keys,
             weight_cap=manifest.limits.weight_cap,
         )
-        fragment_of = tuple(chunk.fragment for chunk in self.chunks)
         complete = manifest.run.start_peers if self.settings.lockstep else 0
         schedule = schedule_of(manifest)
         node = Node(
@@ -82,7 +99,7 @@ class Assembly:
             arithmetic=arithmetic,
             roster=Roster(run=run, key=self.identity.key),
             schedule=schedule,
-            rules=Rules(schedule.sync_every, manifest.limits.weight_cap, fragment_of, complete),
+            rules=Rules(schedule.sync_every, manifest.limits.weight_cap, self.fragment_of, complete),
             keys=keys,
             random=_seeded_random(self.identity.key),
         )
@@ -132,7 +149,7 @@ class Assembly:
             step=step,
             finished=finished,
             issued=wall,
-            expires=wall + FAREWELL_SECONDS,
+            expires=wall + FAREWELL_LIFE,
             name=self.settings.name,
         )
         return farewell.encode(words, self.identity.sign), words.expires

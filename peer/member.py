@@ -29,7 +29,6 @@ from peer.network import CALL_TIMEOUT, Network, NetworkFailed
 from peer.newcomer import Joined, Newcomer
 from peer.outer import Outer
 from peer.parameters import Parameters
-from peer.record import Record
 from peer.sealing import chunks_of
 from peer.settings import Settings
 from peer.snapshot_files import Index, Snapshot, SnapshotFolder
@@ -51,7 +50,7 @@ from protocol.manifest_toml import dumps
 from protocol.merging import Merges, Mix
 from protocol.messages import FINISHED, LEAVING, sha256
 from protocol.node import Node
-from protocol.pace import boundary
+from protocol.pace import boundary, owns_from
 from protocol.schedule import Window
 
 log = logging.getLogger(__name__)
@@ -102,7 +101,8 @@ class Peer:
         self.times = Times()
         self.layout: Layout = parameters.layout
         self.chunks = chunks_of(manifest, self.layout)
-        self.fragment_of = tuple(chunk.fragment for chunk in self.chunks)
+        self._assembly = Assembly(manifest, network.identity, network.settings, self.chunks)
+        self.fragment_of = self._assembly.fragment_of
         self._parameters = parameters
         self._mailbox = Mailbox()
         self._anchors: dict[int, Tensor] = {}
@@ -123,15 +123,8 @@ class Peer:
         self._kept = kept
         self._mixed: dict[int, int] = {}
         """Of each chunk the due step of the newest link that the parameters have seen."""
-        self._assembly = Assembly(manifest, network.identity, network.settings, self.chunks)
         self.arithmetic = self._assembly.arithmetic()
-        self.record = Record(
-            self.settings.out / "record.jsonl",
-            fragment_of=self.fragment_of,
-            overlap=self.schedule.overlap,
-            late_steps=manifest.merge.late_steps,
-            trouble=network.disk,
-        )
+        self.record = self._assembly.record(self.settings.out / "record.jsonl", network.disk)
         self._snapshots = Snapshots(
             folder,
             interval=self.settings.snapshot_every * self.schedule.sync_every,
@@ -228,8 +221,8 @@ class Peer:
         self.outer.move(found.addresses)
 
     def _own_from(self, reached: int) -> None:
-        """Own from two windows after this swarm step, so that everyone ranks the owners alike by then."""
-        self._from_step = reached + 2 * -(-self.schedule.sync_every // len(self.schedule.offsets))
+        """Own, beginning when the swarm is at this step."""
+        self._from_step = owns_from(reached, self.schedule)
 
     async def _watch_daemon(self) -> None:
         """When p2pd dies, everything that needs it ends, training is told, and the user hears of it once."""
@@ -530,10 +523,7 @@ class Peer:
         self._closed = True
         self._hook.remove()
         self.network.post(self.outer.set_phase, LEAVING)
-        try:
-            self._take_last()
-        except NetworkFailed as error:
-            log.warning("no last snapshot: %s", error)
+        self._take_last()
         for work, seconds in ((self._say_farewell, FAREWELL_SECONDS), (self.outer.stop, 10.0)):
             try:
                 self._in_outer(work, seconds)

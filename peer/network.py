@@ -183,8 +183,7 @@ class Network:
             raise UserError("join: needs an address to fetch the manifest from, or give a manifest")
         tell, only_others = clock.monotonic() + TELL_FIRST, inf
         while not stop():
-            found = self.call(self.rendezvous.find_manifests(), CALL_TIMEOUT, stop)
-            manifests = matching([data for group in found.values() for data in group], None)
+            manifests = self.call(runs_at(self.rendezvous), CALL_TIMEOUT, stop)
             named = [manifest for manifest in manifests if is_named(manifest, run)]
             if len(named) == 1:
                 return named[0]
@@ -208,8 +207,7 @@ class Network:
         """
         with contextlib.suppress(NetworkFailed):
             self.call(self.rendezvous.joined.wait(), JOINED_TIMEOUT)
-        found = self.call(self.rendezvous.find_manifests(), CALL_TIMEOUT)
-        manifests = matching([data for group in found.values() for data in group], None)
+        manifests = self.call(runs_at(self.rendezvous))
         return [] if run_id(ours) in map(run_id, manifests) else manifests
 
     def close(self) -> None:
@@ -256,6 +254,12 @@ async def _cancel_all() -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=LEAVE_TIMEOUT / 2)
+
+
+async def runs_at(rendezvous: Rendezvous, run: str | None = None) -> list[Manifest]:
+    """The runs that are published where `rendezvous` has joined; with `run` those that it names."""
+    found = await rendezvous.find_manifests()
+    return matching([data for group in found.values() for data in group], run)
 
 
 def matching(encoded: Sequence[bytes], run: str | None) -> list[Manifest]:

@@ -19,6 +19,31 @@ PASSED: Final = 16
 """Moves of the pace over which its speed is taken."""
 
 
+class Advance:
+    """A swarm step that only goes forward, and the seconds that a step has lately taken."""
+
+    def __init__(self, moves: int, step: int = 0) -> None:
+        """The seconds are taken over so many `moves`; nothing up to `step` is one."""
+        self.step = step
+        self._seen: deque[tuple[float, int]] = deque(maxlen=moves)
+
+    def follow(self, step: int, now: float) -> bool:
+        """Take a step that was seen. Whether it moved."""
+        if step <= self.step:
+            return False
+        self.step = step
+        self._seen.append((now, step))
+        return True
+
+    @property
+    def step_seconds(self) -> float | None:
+        """None while fewer than two moves were seen."""
+        if len(self._seen) < 2:
+            return None
+        (first, low), (last, high) = self._seen[0], self._seen[-1]
+        return (last - first) / (high - low)
+
+
 class Pace:
     """Which windows this peer has reached, which others have, and which no peer of this pace can have."""
 
@@ -31,7 +56,7 @@ class Pace:
         self.noticed: set[Window] = set()
         """Windows that others have reached and we may not follow to yet."""
         self._told: dict[int, int] = {}
-        self._passed: deque[tuple[float, int]] = deque(maxlen=PASSED)
+        self._swarm = Advance(PASSED, -1)
 
     def near(self, window: Window) -> Window:
         """The window, unless no peer of this pace can have reached it: one bad clock must not drag, or end, a chunk."""
@@ -60,16 +85,11 @@ class Pace:
 
     def watch(self, now: float) -> None:
         """Look where the pace is."""
-        pace = self._roster.pace()
-        if not self._passed or pace > self._passed[-1][1]:
-            self._passed.append((now, pace))
+        self._swarm.follow(self._roster.pace(), now)
 
     def seconds_a_step(self) -> float | None:
         """What the swarm takes for a swarm step; None while it was not seen to move."""
-        if len(self._passed) < 2:
-            return None
-        (first, low), (last, high) = self._passed[0], self._passed[-1]
-        return (last - first) / (high - low)
+        return self._swarm.step_seconds
 
     def release(self) -> None:
         """Tell the trainer of the windows that the pace has come near to."""
@@ -84,7 +104,18 @@ class Pace:
 
 def furthest(pace: int, schedule: Schedule) -> int:
     """The latest due step that may be noticed: the pace plus ⌈H/P⌉."""
-    return pace + -(-schedule.sync_every // len(schedule.offsets))
+    return pace + _gap(schedule)
+
+
+def owns_from(reached: int, schedule: Schedule) -> int:
+    """The first due step for which a peer counts that begins to own when `reached` is the swarm's step: two windows
+    ahead, so that everyone ranks the owners alike by then."""
+    return reached + 2 * _gap(schedule)
+
+
+def _gap(schedule: Schedule) -> int:
+    """⌈H/P⌉: the swarm steps between two windows, at most, where offsets are spread evenly."""
+    return -(-schedule.sync_every // len(schedule.offsets))
 
 
 def boundary(step: int, noticed: Iterable[Window], schedule: Schedule) -> tuple[int, list[Window]]:

@@ -7,6 +7,7 @@ from typing import Final
 import torch
 
 from protocol.merging import Merges
+from protocol.pace import owns_from
 from simulation.identity import Identity
 from simulation.swarm import SimulatedPeer, Swarm
 
@@ -20,7 +21,7 @@ def add(swarm: Swarm, name: str, rate: float | None = None) -> SimulatedPeer:
     swarm.world.population += 1
     peer.node.repair.giving.rate = rate
     pace = max(other.step for other in swarm.live)
-    peer.from_step = pace + 2 * -(-plan.sync_every // plan.fragments)
+    peer.from_step = owns_from(pace, plan.schedule)
     peer.enter([other.record for other in swarm.live], dialling=True)
     swarm.peers.append(peer)
     peer._do(peer.node.repair.begin_joining)

@@ -15,7 +15,7 @@ import torch
 import peer.network
 from bootstrap.identity import peer_id
 from bootstrap.reachability import Reachability
-from peer.aggregator import AggregatorOptions, NoTrainer, Pace, aggregate
+from peer.aggregator import PACE_MEMORY, AggregatorOptions, NoTrainer, aggregate
 from peer.mailbox import Anchor
 from peer.network import Network
 from peer.parameters import ModuleParameters
@@ -23,6 +23,7 @@ from peer.sealing import build_model, seal
 from peer.settings import Settings
 from protocol.errors import UserError
 from protocol.manifest import Manifest, changed, encode
+from protocol.pace import Advance
 from protocol.schedule import Window
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
@@ -185,7 +186,7 @@ def test_a_server_waits_for_a_manifest_and_says_so(server: Any, tiny: Manifest) 
 
 
 def test_pace_never_goes_back() -> None:
-    pace = Pace()
+    pace = Advance(PACE_MEMORY)
     assert not pace.follow(0, 1.0) and pace.step_seconds is None
     assert pace.follow(10, 2.0) and pace.step_seconds is None
     assert not pace.follow(9, 3.0) and not pace.follow(10, 4.0)
