@@ -13,8 +13,8 @@ from typing import Annotated
 import msgspec
 
 from protocol.errors import ProtocolError
-from protocol.presence import MAX_AHEAD, MAX_NAME_LENGTH, MAX_RECORD_BYTES, MAX_STEP, SIGNATURE_BYTES, Key, Sign
-from protocol.signature import verify
+from protocol.presence import MAX_AHEAD, MAX_NAME_LENGTH, MAX_STEP, Key, Sign
+from protocol.signed import opened
 
 VERSION = 1
 
@@ -51,17 +51,7 @@ def decode_verified(record: bytes, now: float) -> Farewell:
 
     Raises ProtocolError, and nothing else, for anything that an honest peer does not send, and for expired ones.
     """
-    if not SIGNATURE_BYTES < len(record) <= MAX_RECORD_BYTES:
-        raise ProtocolError("farewell: wrong size")
-    signature, payload = record[:SIGNATURE_BYTES], record[SIGNATURE_BYTES:]
-    try:
-        farewell = _decoder.decode(payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError("farewell: malformed") from error
-    _check(farewell, now)
-    if not verify(farewell.key, _DOMAIN + payload, signature):
-        raise ProtocolError("farewell: wrong signature")
-    return farewell
+    return opened(record, _decoder, lambda farewell: _check(farewell, now), domain=_DOMAIN, what="farewell")
 
 
 def _check(farewell: Farewell, now: float) -> None:

@@ -15,12 +15,10 @@ import msgspec
 
 from protocol.errors import ProtocolError
 from protocol.seats import MAX_SEATS
-from protocol.signature import verify
+from protocol.signed import MAX_RECORD_BYTES, opened
 
 VERSION = 1
 KEY_BYTES = 32
-SIGNATURE_BYTES = 64
-MAX_RECORD_BYTES = 1024
 MAX_ADDRESSES = 8
 MAX_ADDRESS_LENGTH = 128
 MAX_NAME_LENGTH = 32
@@ -82,18 +80,12 @@ def decode_verified(record: bytes, now: float) -> Presence:
 
     Raises ProtocolError, and nothing else, for anything that an honest peer does not send, and for expired records.
     """
-    if not SIGNATURE_BYTES < len(record) <= MAX_RECORD_BYTES:
-        raise ProtocolError("presence: wrong size")
-    signature, payload = record[:SIGNATURE_BYTES], record[SIGNATURE_BYTES:]
-    try:
-        presence = _decoder.decode(payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError("presence: malformed") from error
-    _check(presence)
-    _check_times(presence, now)
-    if not verify(presence.key, _DOMAIN + payload, signature):
-        raise ProtocolError("presence: wrong signature")
-    return presence
+
+    def check(presence: Presence) -> None:
+        _check(presence)
+        _check_times(presence, now)
+
+    return opened(record, _decoder, check, domain=_DOMAIN, what="presence")
 
 
 def supersedes(new: Presence, held: Presence | None) -> bool:

@@ -39,6 +39,9 @@ KINDS: Final = {
 }
 """Every kind of fault, and what it does."""
 
+_WEATHER: Final = ("loss", "delay", "duplication")
+"""Those that happen to everyone and name nobody."""
+
 _AMOUNTS: Final[dict[str, tuple[float, ...]]] = {
     "freeze": (0, 1),
     "loss": (0.02, 0.1, 0.3),
@@ -67,15 +70,14 @@ class Event:
     def as_json(self) -> dict[str, Any]:
         """Without what does not matter for the kind."""
         given = {field.name for field in fields(Event) if getattr(self, field.name) != field.default}
-        nameless = self.kind in ("loss", "delay", "duplication")
-        names = {"at", "kind", *given} | (set() if nameless else {"peer"})
+        names = {"at", "kind", *given} | (set() if self.kind in _WEATHER else {"peer"})
         return {name: value for name, value in asdict(self).items() if name in names}
 
     def __str__(self) -> str:
         details = {"others": self.others, "for": f"{self.seconds:g} s" if self.seconds else "", "amount": self.amount}
         words = [f"{name} {value}" for name, value in details.items() if value]
-        nameless = self.kind in ("loss", "delay", "duplication")
-        return f"{self.at:7.3f} s  {self.kind:<11} " + ", ".join([*([] if nameless else [f"peer {self.peer}"]), *words])
+        who = [] if self.kind in _WEATHER else [f"peer {self.peer}"]
+        return f"{self.at:7.3f} s  {self.kind:<11} " + ", ".join([*who, *words])
 
 
 def calm_at(plan: Plan) -> float:
