@@ -40,10 +40,11 @@ class Child:
         """Its libp2p daemon, which has a process group of its own; known once the child has told."""
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str], errors: Path) -> Self:
-        """Run `potluck` with these arguments; its standard error goes to the file `errors`."""
+    async def start(cls, name: str, arguments: Sequence[str], errors: Path, *, again: bool = False) -> Self:
+        """Run `potluck` with these arguments; its standard error goes to the file `errors`, after what is in it if
+        this is the same process `again`."""
         errors.parent.mkdir(parents=True, exist_ok=True)
-        with errors.open("wb") as file:
+        with errors.open("ab" if again else "wb") as file:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-c", _ENTRY, _ROOT, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,

@@ -6,7 +6,9 @@ Fields that a newer peer adds are ignored.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -17,7 +19,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SUMMARY = "summary.json"
+EARLIER = "summary.life-{}.json"
+"""The last summary of a life before this one; the first life is 1."""
 RECORD = "record.jsonl"
+METRICS = "metrics.jsonl"
 
 
 class WindowCounts(msgspec.Struct, frozen=True):
@@ -149,9 +154,34 @@ Event = Opened | Link | Mixed | TooLate | Missed | MissedWhole | Contributed
 _DECODER = msgspec.json.Decoder(Event)
 
 
+def read_summaries(folder: Path) -> list[Summary]:
+    """What each life of a peer wrote last, in order; a life that wrote nothing is left out."""
+    earlier = sorted(folder.glob(EARLIER.format("*")), key=lambda path: int(path.name.split("-")[-1].split(".")[0]))
+    found = (_read_summary(path) for path in (*earlier, folder / SUMMARY))
+    return [summary for summary in found if summary is not None]
+
+
+def set_aside(folder: Path, life: int) -> None:
+    """Keep the summary of a peer's life that is over, and end a line of its record that was cut."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / SUMMARY).replace(folder / EARLIER.format(life))
+    with contextlib.suppress(FileNotFoundError), (folder / RECORD).open("rb+") as record:
+        if record.seek(0, os.SEEK_END) and record.seek(-1, os.SEEK_END) and record.read(1) != b"\n":
+            record.write(b"\n")
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier swarm in the same directory left of a peer's account."""
+    for path in (folder / SUMMARY, folder / RECORD, folder / METRICS, *folder.glob(EARLIER.format("*"))):
+        path.unlink(missing_ok=True)
+
+
 def read_summary(folder: Path) -> Summary | None:
     """The peer's last summary; None if it never wrote one."""
-    path = folder / SUMMARY
+    return _read_summary(folder / SUMMARY)
+
+
+def _read_summary(path: Path) -> Summary | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Summary)
     except FileNotFoundError:

@@ -19,13 +19,21 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Span:
+    """From which swarm step to which a peer was there; each of its lives has one."""
+
+    first: int
+    last: float
+
+
+@dataclass(frozen=True)
 class Account:
-    """One peer's record, by place. `last_step` is the last swarm step that it reported."""
+    """One peer's record, by place."""
 
     index: int
     peer_id: str
     exit: Exit
-    last_step: int
+    spans: tuple[Span, ...]
     opened: frozenset[Window]
     links: Mapping[Place, Link]
     """The last adopted link of each place: an earlier one of the same place lost against it."""
@@ -40,17 +48,23 @@ class Account:
     def was_there(self, window: Window) -> bool:
         """Whether the peer was running when the window was due."""
         seen = window in self.opened or window in self.missed_whole
-        return seen or self.exit == "finished" or window.due <= self.last_step
+        return seen or any(span.first <= window.due <= span.last for span in self.spans)
+
+    def ended(self, window: Window) -> str:
+        """How the life of the peer ended that knew of the window; empty if it saw the end of the run."""
+        if len(self.spans) > 1 and window.due < self.spans[-1].first:
+            return "killed and started again"
+        return "" if self.exit == "finished" else self.exit
 
 
-def account(index: int, peer_id: str, exit: Exit, last_step: int, events: Sequence[Event]) -> Account:
+def account(index: int, peer_id: str, exit: Exit, spans: Sequence[Span], events: Sequence[Event]) -> Account:
     """Sort one peer's events."""
     links = [event for event in events if isinstance(event, Link)]
     return Account(
         index=index,
         peer_id=peer_id,
         exit=exit,
-        last_step=last_step,
+        spans=tuple(spans),
         opened=frozenset(Window(event.fragment, event.due) for event in events if isinstance(event, Opened)),
         links={(link.chunk, link.due): link for link in links},
         adopted={link.head: link for link in links},
@@ -137,8 +151,8 @@ def _reason(one: Account, window: Window, place: Place, links: Mapping[Place, Li
         return "came too late to mix; only the anchor moved"
     if window in one.missed_whole:
         return one.missed_whole[window]
-    if one.exit != "finished" and place not in one.links:
-        return one.exit
+    if (ended := one.ended(window)) and place not in one.links:
+        return ended
     if place not in links:
         return "nobody closed it"
     if window not in one.opened:
@@ -147,4 +161,4 @@ def _reason(one: Account, window: Window, place: Place, links: Mapping[Place, Li
         return "no link came"
     if any(due > place[1] for chunk, due in one.links if chunk == place[0]):
         return "a newer link came before it was mixed"
-    return one.exit if one.exit != "finished" else "the run ended before it was mixed"
+    return ended or "the run ended before it was mixed"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from peer.commands.faults import Faults, Freeze, Kill, Slow, parse_faults
+from peer.commands.fault_flags import parse_faults
+from peer.commands.faults import Faults, Freeze, Kill, Slow
 from protocol.errors import UserError
 
 

@@ -191,7 +191,8 @@ def test_the_written_report_is_whole_json(tmp_path: Path) -> None:
     assert msgspec.json.decode(path.read_bytes(), type=Report) == report
     assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
     top = json.loads(path.read_text())
-    assert list(top) == ["report", "run", "manifest", "model", "peers", "windows", "evaluation", "traffic"]
+    sections = ["report", "run", "manifest", "model", "peers", "faults", "links", "windows", "evaluation", "traffic"]
+    assert list(top) == sections
     assert top["report"] == 1 and top["evaluation"] == evaluation
     text = report_text(report, path)
     assert "equal to the bit" in text and "1 windows, 1 of them merged whole" in text
