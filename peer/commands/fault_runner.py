@@ -58,6 +58,17 @@ class FaultRunner:
             elif not isinstance(one.fault, Join) and one.fault.peer == peer.index and peer.step >= one.fault.step:
                 self._hurt(one, one.fault, peer)
 
+    def inflict(self, fault: PeerFault | Partition, peer: PeerState | None, reached: int) -> bool:
+        """Do a fault now, whatever its step. False if its peer is not in a state to be hurt."""
+        one = Happened(fault)
+        if isinstance(fault, Partition):
+            self._part(one, fault, reached)
+        elif peer is not None:
+            self._hurt(one, fault, peer)
+        if one.at is not None:
+            self.log.append(one)
+        return one.at is not None
+
     def joins(self, join: Join, reached: int) -> None:
         """A peer is started now that the swarm has reached its step."""
         for one in self.log:

@@ -14,7 +14,7 @@ from typing import Any
 
 from peer import clock
 from peer.commands.fault_runner import FaultRunner
-from peer.commands.faults import Fault, Partition
+from peer.commands.faults import Fault, Partition, PeerFault
 from peer.commands.processes import Child
 from peer.commands.records import clear, set_aside
 from peer.commands.report import Outcome
@@ -80,6 +80,16 @@ class LocalSwarm:
             for peer in self.peers
             if peer.child is not None
         ]
+
+    @property
+    def reached(self) -> int:
+        """The greatest swarm step that anybody told."""
+        return self._reached
+
+    def inflict(self, fault: PeerFault | Partition) -> bool:
+        """Do a fault now, whatever its step. False if its peer is frozen, gone or ending."""
+        peer = None if isinstance(fault, Partition) else self.peers[fault.peer]
+        return self._faults.inflict(fault, peer, self._reached)
 
     def faults_left(self) -> list[Fault]:
         """What never became due, because its peer, or everyone, had ended before."""

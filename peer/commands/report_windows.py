@@ -103,9 +103,14 @@ def committed_links(accounts: Sequence[Account]) -> dict[Place, Link]:
     return {place: by_head[place, heads.most_common(1)[0][0]] for place, heads in votes.items()}
 
 
-def _elsewhere(one: Account, links: Mapping[Place, Link]) -> bool:
-    """Whether a peer that was cut off has taken other links of this window than the swarm's."""
-    return any(place in one.links and one.links[place].head != link.head for place, link in links.items())
+def _elsewhere(one: Account, place: Place, links: Mapping[Place, Link]) -> bool:
+    """Whether a peer that was cut off has taken another link here than the swarm's."""
+    return place in one.links and place in links and one.links[place].head != links[place].head
+
+
+def _merged(one: Account, links: Mapping[Place, Link]) -> bool:
+    """Whether the peer mixed every committed chunk; nobody did where none was committed."""
+    return bool(links) and all(place in one.mixed and not _elsewhere(one, place, links) for place in links)
 
 
 def _entry(
@@ -113,7 +118,7 @@ def _entry(
 ) -> WindowEntry:
     links = {place: committed[place] for place in places if place in committed}
     there = [one for one in accounts if one.was_there(window)]
-    merged = [one.index for one in there if links and one.mixed.issuperset(links) and not _elsewhere(one, links)]
+    merged = [one.index for one in there if _merged(one, links)]
     skipping = [one for one in there if one.index not in merged]
     return WindowEntry(
         fragment=window.fragment,
@@ -138,13 +143,16 @@ def _contributors(links: Sequence[Link], accounts: Sequence[Account]) -> Iterato
 
 
 def _skips(one: Account, window: Window, places: Sequence[Place], links: Mapping[Place, Link]) -> Iterator[Skip]:
-    reasons = Counter(_reason(one, window, place, links) for place in places if place not in one.mixed)
+    not_mixed = [place for place in places if place not in one.mixed or _elsewhere(one, place, links)]
+    reasons = Counter(_reason(one, window, place, links) for place in not_mixed)
     for reason, chunks in sorted(reasons.items()):
         yield Skip(peer=one.index, chunks=chunks, reason=reason)
 
 
 def _reason(one: Account, window: Window, place: Place, links: Mapping[Place, Link]) -> str:
     """Why a peer did not mix a chunk: what its own record says, else what follows from it."""
+    if place in one.mixed:
+        return "mixed a link of its own branch, which lost"
     if place in one.missed:
         return one.missed[place]
     if place in one.too_late:

@@ -152,6 +152,15 @@ def test_a_link_that_lost_counts_as_traffic_only(tmp_path: Path) -> None:
     assert report.traffic.formula_bytes == 100 + (100 + 100)
 
 
+def test_who_was_cut_off_merged_its_own_branch(tmp_path: Path) -> None:
+    write_peer(tmp_path, 0, [opened(0, 24), *(link(c, 24, 0, (0, 1)) for c in (0, 1)), mixed(0, 24), mixed(1, 24)])
+    write_peer(tmp_path, 1, [opened(0, 24), *(link(c, 24, 0, (0, 1)) for c in (0, 1)), mixed(0, 24), mixed(1, 24)])
+    write_peer(tmp_path, 2, [opened(0, 24), *(link(c, 24, 2, (2,)) for c in (0, 1)), mixed(0, 24), mixed(1, 24)])
+    (window,) = assembled([outcome(tmp_path, index) for index in range(3)]).windows
+    assert window.merged_by == (0, 1)
+    assert window.skipped_by == (Skip(2, 2, "mixed a link of its own branch, which lost"),)
+
+
 def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
     folder = write_peer(tmp_path, 0, whole_window(24, (0, 1)))
     record = folder / "record.jsonl"
