@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from peer.links.sockets import daemon_sockets
+
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
@@ -38,6 +40,8 @@ class Child:
         self._errors = errors
         self._daemon: int | None = None
         """Its libp2p daemon, which has a process group of its own; known once the child has told."""
+        self._left: list[Path] = []
+        """Files that it cannot remove itself, since we killed it."""
 
     @classmethod
     async def start(cls, name: str, arguments: Sequence[str], errors: Path, *, again: bool = False) -> Self:
@@ -80,10 +84,14 @@ class Child:
 
     async def wait(self) -> int:
         """The exit code, when it has ended."""
-        return await self._process.wait()
+        code = await self._process.wait()
+        for path in self._left:
+            path.unlink(missing_ok=True)
+        return code
 
     def kill(self) -> None:
-        """kill -9 to the process alone, as a user would."""
+        """kill -9 to the process alone, as a user would. `wait` removes the sockets that it leaves in /tmp."""
+        self._left = daemon_sockets(self.pid)
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 

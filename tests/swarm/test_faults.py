@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
-QUICK = ("--sync-every", "10", "--overlap", "3")
-
 pytestmark = pytest.mark.timeout(300)
 
 Swarm = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that cost little but, slowed down, still take a while: the processor is for those who start."""
+    monkeypatch.setenv("POTLUCK_BATCH", "1")
+
+
+def flags(peers: int, steps: int, *others: str) -> list[str]:
+    slow = [flag for peer in range(peers) for flag in ("--slow", f"{peer}:6")]
+    quick = ["--sync-every", "10", "--overlap", "3"]
+    return ["--peers", str(peers), "--steps", str(steps), *quick, *slow, *others]
 
 
 def contributed(run: Any, peer: int) -> list[int]:
@@ -28,7 +38,7 @@ def all_agree(run: Any, peers: int) -> None:
 
 
 def test_a_peer_joins_a_run_under_way(swarm: Swarm) -> None:
-    run = swarm("--peers", "2", "--steps", "120", "--join", "1@12", *QUICK)
+    run = swarm(*flags(2, 150, "--join", "1@12"))
     all_agree(run, 2)
     (fault,) = run.report["faults"]
     assert fault["kind"] == "join" and fault["at_step"] >= 12
@@ -41,7 +51,7 @@ def test_a_peer_joins_a_run_under_way(swarm: Swarm) -> None:
 
 
 def test_a_killed_peer_comes_back_as_the_same(swarm: Swarm) -> None:
-    run = swarm("--peers", "2", "--steps", "120", "--restart", "1@25:1", *QUICK)
+    run = swarm(*flags(2, 150, "--restart", "1@25:1"))
     all_agree(run, 2)
     (fault,) = run.report["faults"]
     assert fault["kind"] == "restart" and fault["step"] == 25 and fault["ended"] >= fault["at"] + 1
@@ -53,7 +63,7 @@ def test_a_killed_peer_comes_back_as_the_same(swarm: Swarm) -> None:
 
 
 def test_a_swarm_in_two_halves_is_one_again(swarm: Swarm) -> None:
-    run = swarm("--peers", "3", "--steps", "80", "--partition", "0,1|2@25:6", *QUICK)
+    run = swarm(*flags(3, 100, "--partition", "0,1|2@25:6"))
     all_agree(run, 3)
     (fault,) = run.report["faults"]
     assert fault["groups"] == [[0, 1], [2]] and fault["ended"] - fault["at"] >= 6
@@ -66,7 +76,7 @@ def test_a_swarm_in_two_halves_is_one_again(swarm: Swarm) -> None:
 
 @pytest.mark.slow
 def test_a_peer_that_is_told_to_leave_says_goodbye(swarm: Swarm) -> None:
-    run = swarm("--peers", "3", "--steps", "80", "--leave", "2@30", *QUICK)
+    run = swarm(*flags(3, 80, "--leave", "2@30"))
     all_agree(run, 2)
     assert [peer["exit"] for peer in run.report["peers"]] == ["finished", "finished", "left"]
     assert run.report["faults"][0]["kind"] == "leave"
@@ -74,8 +84,8 @@ def test_a_peer_that_is_told_to_leave_says_goodbye(swarm: Swarm) -> None:
 
 @pytest.mark.slow
 def test_many_faults_at_once(swarm: Swarm) -> None:
-    flags = ("--kill", "3@90", "--restart", "1@30:2", "--restart", "1@110", "--freeze", "0@50:3", "--slow", "2:2")
-    run = swarm("--peers", "5", "--steps", "200", *flags, "--join", "4@20", "--partition", "0,3|1,2@70:5", *QUICK)
+    hurt = ["--kill", "3@90", "--restart", "1@30:2", "--restart", "1@110", "--freeze", "0@50:3"]
+    run = swarm(*flags(5, 250, *hurt, "--join", "4@20", "--partition", "0,3|1,2@70:5"))
     all_agree(run, 4)
     assert [peer["lives"] for peer in run.report["peers"]] == [1, 3, 1, 1, 1]
     assert all(fault["at"] is not None for fault in run.report["faults"])
@@ -83,8 +93,7 @@ def test_many_faults_at_once(swarm: Swarm) -> None:
 
 @pytest.mark.slow
 def test_a_swarm_on_slow_links(swarm: Swarm) -> None:
-    links = ("--bandwidth", "all:20", "--latency", "all:20", "--loss", "2:0.5")
-    run = swarm("--peers", "3", "--steps", "100", *links, *QUICK)
+    run = swarm(*flags(3, 100, "--bandwidth", "all:20", "--latency", "all:20", "--loss", "2:0.5"))
     all_agree(run, 3)
     shapes = [(link["mbit"], link["latency"], link["loss"]) for link in run.report["links"]]
     assert shapes == [(None, 0.0, 0.0), (20.0, 0.02, 0.0), (20.0, 0.02, 0.0), (20.0, 0.02, 0.005)]
@@ -93,7 +102,7 @@ def test_a_swarm_on_slow_links(swarm: Swarm) -> None:
 @pytest.mark.slow
 def test_a_partition_longer_than_libp2p_waits(swarm: Swarm) -> None:
     """After 38 s libp2p itself gives up the connections; the halves find each other again by dialling."""
-    run = swarm("--peers", "4", "--steps", "600", "--partition", "0,1|2,3@25:50", *QUICK, timeout=290)
+    run = swarm(*flags(4, 800, "--partition", "0,1|2,3@25:50"), timeout=290)
     all_agree(run, 4)
 
 
@@ -102,7 +111,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Any) -> None
 
     out = tmp_path / "run"
     base = ["swarm", "--peers", "2", "--steps", "40", "--data", "stdlib", "--out", str(out)]
-    for flags in (
+    for wrong in (
         ["--join", "2@10"],
         ["--join", "0@10", "--join", "1@10"],
         ["--restart", "1@41"],
@@ -111,5 +120,5 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Any) -> None
         ["--lockstep", "--join", "1@5"],
         ["--lockstep", "--partition", "0|1@5:3"],
     ):
-        assert run([*base, *flags]) == MISTAKE, flags
+        assert run([*base, *wrong]) == MISTAKE, wrong
     assert not out.exists()
