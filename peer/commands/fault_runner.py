@@ -15,6 +15,10 @@ from peer.commands.swarm_links import SwarmLinks
 from peer.commands.swarm_peer import PeerState
 
 
+LEAVE_SECONDS = 60.0
+"""What a peer may take to leave on a busy machine, before it counts as failed."""
+
+
 @dataclass
 class Happened:
     """One fault, and what became of it. Times are seconds since the first peer was started."""
@@ -107,7 +111,7 @@ class FaultRunner:
                 self._say(f"{self._label(peer.index)}: killed at step {peer.step}, back in {fault.seconds:g} s")
             case Leave():
                 peer.leaving = True
-                self._spawn(peer.child.stop())
+                self._spawn(peer.child.stop(LEAVE_SECONDS))
                 self._say(f"{self._label(peer.index)}: told to leave at step {peer.step}")
             case Freeze():
                 self._spawn(self._freeze(one, fault, peer, peer.child))

@@ -102,15 +102,15 @@ class Child:
                 with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the latter
                     os.killpg(group, number)
 
-    async def stop(self) -> None:
-        """Ask it to end, and make sure that nothing of its group is left, at the latest after STOP_SECONDS."""
+    async def stop(self, within: float = STOP_SECONDS) -> None:
+        """Ask it to end, and make sure that nothing of its group is left, at the latest after `within` seconds."""
         if self.returncode is not None:
             return  # its daemon ends by itself, and the numbers of both may belong to others by now
         self.signal_group(signal.SIGCONT)
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            await asyncio.wait_for(self._process.wait(), within)
         self.signal_group(signal.SIGKILL)
         await self._process.wait()
 
