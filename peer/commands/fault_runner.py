@@ -14,7 +14,6 @@ from peer.commands.processes import Child
 from peer.commands.swarm_links import SwarmLinks
 from peer.commands.swarm_peer import PeerState
 
-
 LEAVE_SECONDS = 60.0
 """What a peer may take to leave on a busy machine, before it counts as failed."""
 
