@@ -3,7 +3,7 @@
 The faults are drawn with a seed: kill -9 and restart, freeze, partition. Peer 0 is never killed, so that its memory can
 be followed over the whole time. All peers are behind emulated links (100 Mbit/s, 5 ms), so the proxies are soaked too.
 The memory of every process is sampled all the while. The run's length in steps follows from a short run before it,
-so the time is only about what was asked for; the last rounds are quiet.
+so the time is only about what was asked for; the last minute is quiet.
 
     python benchmarks/soak.py [--seconds 3600] [--every 20] [--peers 6] [--seed 0] [--data bible] [--out FOLDER]
 
@@ -48,7 +48,8 @@ from protocol.manifest import Manifest  # noqa: E402
 from protocol.manifest_toml import dumps  # noqa: E402
 
 CALIBRATION_STEPS = 40
-QUIET_ROUNDS = 4
+QUIET_ROUNDS, QUIET_SECONDS = 4, 60.0
+"""At the end nothing is done for so long, whichever is more: who was killed last must be back before the others end."""
 SAMPLE_EVERY = 5.0
 GROWTH, GROWTH_BYTES = 1.2, 20 << 20
 MEGABYTE = 1 << 20
@@ -241,14 +242,14 @@ def main() -> None:
 def run(out: Path, given: argparse.Namespace) -> int:
     """The exit code."""
     sockets, seconds = daemon_sockets(), step_seconds(out / "calibration", given.peers, given.data)
-    steps = max(2 * CALIBRATION_STEPS, round(given.seconds / seconds))
+    steps = max(2 * CALIBRATION_STEPS, round((given.seconds + QUIET_SECONDS) / seconds))
     plan, manifest = plan_for(out / "soak", SwarmOptions(peers=given.peers, steps=steps, data=given.data))
     print(
         f"{steps} steps, as one takes {seconds:.2f} s; a fault every {given.every:g} s, seed {given.seed}", flush=True
     )
     swarm, sampler = LocalSwarm(plan, Console()), Sampler()
-    quiet = steps - QUIET_ROUNDS * manifest.schedule.sync_every
-    hurt = Hurt(swarm, given.peers, given.every, given.seed, quiet)
+    quiet = max(QUIET_ROUNDS * manifest.schedule.sync_every, round(QUIET_SECONDS / seconds))
+    hurt = Hurt(swarm, given.peers, given.every, given.seed, steps - quiet)
     found, began = [], time.monotonic()
     try:
         asyncio.run(soak(swarm, hurt, sampler))
