@@ -143,7 +143,12 @@ class Hurt:
         while self._swarm.reached < self._until:
             await asyncio.sleep(self._every)
             if self._swarm.reached < self._until:
-                self.done += self._swarm.inflict(self._draw())
+                self._hurt(self._draw())
+
+    def _hurt(self, fault: PeerFault | Partition) -> None:
+        """Do it, but not to a peer that has not made a step yet: starting slowly, it would never get to one."""
+        if isinstance(fault, Partition) or self._swarm.peers[fault.peer].step:
+            self.done += self._swarm.inflict(fault)
 
     def _draw(self) -> PeerFault | Partition:
         seconds = round(self._chance.uniform(1, 0.75 * self._every), 1)
