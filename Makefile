@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: setup swarm test check check-slow bench clean
+.PHONY: setup swarm test check check-slow bench soak clean
 
 setup: $(STAMP)
 
@@ -31,8 +31,11 @@ check-slow: setup ## the slow tests, and more examples of the property tests
 	$(BIN)/python -m pytest -m slow $(ARGS)
 	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile=thorough tests/protocol tests/aggregation
 
-bench: setup ## every benchmark, one after the other
-	@for benchmark in $(wildcard benchmarks/*.py); do $(BIN)/python $$benchmark $(ARGS) || exit 1; done
+bench: setup ## every benchmark, one after the other; soak.py has its own target
+	@for benchmark in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$benchmark $(ARGS) || exit 1; done
+
+soak: setup ## six peers, a fault every 20 s, for an hour; SOAK_SECONDS=180 for less
+	$(BIN)/python benchmarks/soak.py --seconds $(or $(SOAK_SECONDS),3600) $(ARGS)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache runs

@@ -1,23 +1,35 @@
-"""Faults of a local swarm, done to real processes: `--kill 2@60`, `--freeze 1@60:20`, `--slow 3:4`."""
+"""Faults of a local swarm, done to real processes and to the links between them. Peers count from 0.
+
+What each fault is, and which of them a swarm gets. `peer/commands/fault_flags.py` reads them from flags,
+`peer/commands/fault_runner.py` does them.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from protocol.errors import UserError
+from peer.links.shape import LinkShape
 
-_KILL = re.compile(r"(\d{1,9})@(\d{1,9})")
-_FREEZE = re.compile(r"(\d{1,9})@(\d{1,9}):(\d+(?:\.\d+)?)")
-_SLOW = re.compile(r"(\d{1,9}):(\d+(?:\.\d+)?)")
+FaultKind = Literal["kill", "leave", "freeze", "restart", "join", "partition"]
+Group = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Kill:
     """SIGKILL to peer `peer` when it reports swarm step `step`."""
 
+    kind: ClassVar[FaultKind] = "kill"
+    peer: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Leave:
+    """SIGTERM to peer `peer` when it reports swarm step `step`: it says goodbye and ends."""
+
+    kind: ClassVar[FaultKind] = "leave"
     peer: int
     step: int
 
@@ -26,9 +38,46 @@ class Kill:
 class Freeze:
     """SIGSTOP to peer `peer` and its libp2p daemon when it reports swarm step `step`, SIGCONT `seconds` later."""
 
+    kind: ClassVar[FaultKind] = "freeze"
     peer: int
     step: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Restart:
+    """SIGKILL to peer `peer` when it reports swarm step `step`; `seconds` later it is started with its directory."""
+
+    kind: ClassVar[FaultKind] = "restart"
+    peer: int
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Join:
+    """Peer `peer` is started only when somebody in the swarm reports step `step`."""
+
+    kind: ClassVar[FaultKind] = "join"
+    peer: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Partition:
+    """From swarm step `step` on, for `seconds`, nothing passes between peers of different groups.
+
+    Peers that no group names, and the entry node, are in the first one.
+    """
+
+    kind: ClassVar[FaultKind] = "partition"
+    groups: tuple[Group, ...]
+    step: int
+    seconds: float
+
+    def group_of(self, node: int) -> int:
+        """The number of a node's group."""
+        return next((number for number, group in enumerate(self.groups) if node in group), 0)
 
 
 @dataclass(frozen=True)
@@ -39,76 +88,44 @@ class Slow:
     factor: float
 
 
+Fault = Kill | Leave | Freeze | Restart | Join | Partition
+PeerFault = Kill | Leave | Freeze | Restart
+"""What becomes due by the steps that the peer itself reports."""
+
+
 @dataclass(frozen=True)
 class Faults:
-    """All faults of one local swarm. Peers count from 0."""
+    """All faults of one local swarm."""
 
     kills: tuple[Kill, ...] = ()
     freezes: tuple[Freeze, ...] = ()
     slows: tuple[Slow, ...] = ()
+    leaves: tuple[Leave, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    joins: tuple[Join, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+    links: tuple[LinkShape, ...] = ()
+    """One for each peer; empty if no flag asks for any."""
 
     def slowdown(self, peer: int) -> float:
         """The factor by which a peer is slowed down; 1 for none."""
         return next((slow.factor for slow in self.slows if slow.peer == peer), 1.0)
 
+    def join_of(self, peer: int) -> Join | None:
+        """When a peer comes, if not at the start."""
+        return next((join for join in self.joins if join.peer == peer), None)
 
-def parse_faults(
-    *, kill: Sequence[str], freeze: Sequence[str], slow: Sequence[str], num_peers: int, steps: int
-) -> Faults:
-    """The faults that the flags ask for. UserError for one that cannot be read, or that the run does not have."""
-    faults = Faults(
-        kills=tuple(_parse_kill(text) for text in kill),
-        freezes=tuple(_parse_freeze(text) for text in freeze),
-        slows=tuple(_parse_slow(text) for text in slow),
-    )
-    checks: list[tuple[str, Sequence[str], Sequence[Kill | Freeze | Slow]]] = [
-        ("kill", kill, faults.kills),
-        ("freeze", freeze, faults.freezes),
-        ("slow", slow, faults.slows),
-    ]
-    for flag, texts, parsed in checks:
-        for text, fault in zip(texts, parsed, strict=True):
-            _check(flag, text, fault, num_peers, steps)
-    for flag, once in (("kill", faults.kills), ("slow", faults.slows)):
-        _check_once(flag, [fault.peer for fault in once])
-    return faults
+    def of_peer(self, peer: int) -> Iterator[PeerFault]:
+        """What happens to a peer by its own steps, in the order of these."""
+        every: list[PeerFault] = [*self.freezes, *self.restarts, *self.leaves, *self.kills]
+        yield from sorted((fault for fault in every if fault.peer == peer), key=lambda fault: fault.step)
 
+    def events(self) -> list[Fault]:
+        """Everything that happens at a step, in the order of the steps."""
+        every: list[Fault] = [*self.joins, *self.partitions, *self.freezes, *self.restarts, *self.leaves, *self.kills]
+        return sorted(every, key=lambda fault: fault.step)
 
-def _parse_kill(text: str) -> Kill:
-    match = _KILL.fullmatch(text)
-    if not match:
-        raise UserError.field("--kill", text, "must be PEER@STEP, like 2@60")
-    return Kill(int(match[1]), int(match[2]))
-
-
-def _parse_freeze(text: str) -> Freeze:
-    match = _FREEZE.fullmatch(text)
-    if not match:
-        raise UserError.field("--freeze", text, "must be PEER@STEP:SECONDS, like 1@60:20")
-    return Freeze(int(match[1]), int(match[2]), float(match[3]))
-
-
-def _parse_slow(text: str) -> Slow:
-    match = _SLOW.fullmatch(text)
-    if not match:
-        raise UserError.field("--slow", text, "must be PEER:FACTOR, like 3:4")
-    return Slow(int(match[1]), float(match[2]))
-
-
-def _check(flag: str, text: str, fault: Kill | Freeze | Slow, num_peers: int, steps: int) -> None:
-    if fault.peer >= num_peers:
-        raise UserError.field(f"--{flag}", text, f"peers count from 0, so PEER must be at most {num_peers - 1}")
-    if isinstance(fault, Slow):
-        if not (1 <= fault.factor < math.inf):
-            raise UserError.field(f"--{flag}", text, "FACTOR must be at least 1")
-        return
-    if not 1 <= fault.step <= steps:
-        raise UserError.field(f"--{flag}", text, f"STEP must be from 1 to the run's last step ({steps})")
-    if isinstance(fault, Freeze) and not 0 < fault.seconds < math.inf:
-        raise UserError.field(f"--{flag}", text, "SECONDS must be above 0")
-
-
-def _check_once(flag: str, peers: list[int]) -> None:
-    twice = next((peer for peer in peers if peers.count(peer) > 1), None)
-    if twice is not None:
-        raise UserError.field(f"--{flag}", twice, "is given twice for this peer, must be given at most once")
+    @property
+    def need_proxies(self) -> bool:
+        """Whether anything is to be done to links: only then do connections go through proxies."""
+        return bool(self.partitions or self.links)

@@ -37,6 +37,19 @@ class SwarmOptions:
     ] = ()
     freeze: Annotated[tuple[str, ...], Parameter(help="PEER@STEP:SECONDS: stop the process, then let it go on.")] = ()
     slow: Annotated[tuple[str, ...], Parameter(help="PEER:FACTOR: every inner step takes FACTOR times as long.")] = ()
+    leave: Annotated[tuple[str, ...], Parameter(help="PEER@STEP: SIGTERM at that step: it says goodbye.")] = ()
+    restart: Annotated[
+        tuple[str, ...], Parameter(help="PEER@STEP[:SECONDS]: kill -9, and start it again SECONDS later.")
+    ] = ()
+    join: Annotated[
+        tuple[str, ...], Parameter(help="PEER@STEP: start this peer only when the swarm is at that step.")
+    ] = ()
+    partition: Annotated[
+        tuple[str, ...], Parameter(help="'0,1|2,3@STEP:SECONDS': nothing passes between these groups for a while.")
+    ] = ()
+    bandwidth: Annotated[tuple[str, ...], Parameter(help="PEER:MBIT, or all:MBIT: speed of its link each way.")] = ()
+    latency: Annotated[tuple[str, ...], Parameter(help="PEER:MS, or all:MS: one-way delay of its link.")] = ()
+    loss: Annotated[tuple[str, ...], Parameter(help="PEER:PERCENT, or all:PERCENT: segments lost on its link.")] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from peer.links.sockets import daemon_sockets
+
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
@@ -38,12 +40,15 @@ class Child:
         self._errors = errors
         self._daemon: int | None = None
         """Its libp2p daemon, which has a process group of its own; known once the child has told."""
+        self._left: list[Path] = []
+        """Files that it cannot remove itself, since we killed it."""
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str], errors: Path) -> Self:
-        """Run `potluck` with these arguments; its standard error goes to the file `errors`."""
+    async def start(cls, name: str, arguments: Sequence[str], errors: Path, *, again: bool = False) -> Self:
+        """Run `potluck` with these arguments; its standard error goes to the file `errors`, after what is in it if
+        this is the same process `again`."""
         errors.parent.mkdir(parents=True, exist_ok=True)
-        with errors.open("wb") as file:
+        with errors.open("ab" if again else "wb") as file:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-c", _ENTRY, _ROOT, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -79,10 +84,14 @@ class Child:
 
     async def wait(self) -> int:
         """The exit code, when it has ended."""
-        return await self._process.wait()
+        code = await self._process.wait()
+        for path in self._left:
+            path.unlink(missing_ok=True)
+        return code
 
     def kill(self) -> None:
-        """kill -9 to the process alone, as a user would."""
+        """kill -9 to the process alone, as a user would. `wait` removes the sockets that it leaves in /tmp."""
+        self._left = daemon_sockets(self.pid)
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
@@ -93,15 +102,15 @@ class Child:
                 with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the latter
                     os.killpg(group, number)
 
-    async def stop(self) -> None:
-        """Ask it to end, and make sure that nothing of its group is left, at the latest after STOP_SECONDS."""
+    async def stop(self, within: float = STOP_SECONDS) -> None:
+        """Ask it to end, and make sure that nothing of its group is left, at the latest after `within` seconds."""
         if self.returncode is not None:
             return  # its daemon ends by itself, and the numbers of both may belong to others by now
         self.signal_group(signal.SIGCONT)
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            await asyncio.wait_for(self._process.wait(), within)
         self.signal_group(signal.SIGKILL)
         await self._process.wait()
 

@@ -7,6 +7,7 @@ Fields that a newer peer adds are ignored.
 from __future__ import annotations
 
 import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 SUMMARY = "summary.json"
 RECORD = "record.jsonl"
+METRICS = "metrics.jsonl"
+SNAPSHOTS = "snapshots"
 
 
 class WindowCounts(msgspec.Struct, frozen=True):
@@ -201,6 +204,13 @@ class Kept(msgspec.Struct, frozen=True, tag_field="kind", tag="snapshot"):
 
 Event = Life | Kept | Joined | Opened | Retried | Link | Mixed | TooLate | Missed | MissedWhole | Contributed | Gave
 _DECODER = msgspec.json.Decoder(Event)
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier swarm in the same directory left of a peer: its account and its snapshots."""
+    for name in (SUMMARY, RECORD, METRICS):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / SNAPSHOTS, ignore_errors=True)
 
 
 def read_summary(folder: Path) -> Summary | None:

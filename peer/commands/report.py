@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,18 @@ import msgspec
 
 from peer.commands.records import Evaluation, Summary, read_record, read_summary
 from peer.commands.report_files import GAPS, files_entry
-from peer.commands.report_format import Exit, FilesEntry, FragmentEntry, ModelEntry, PeerEntry, Report
+from peer.commands.report_format import (
+    Exit,
+    FaultEntry,
+    FilesEntry,
+    FragmentEntry,
+    LinkEntry,
+    ModelEntry,
+    PeerEntry,
+    Report,
+)
 from peer.commands.report_traffic import traffic_entry
-from peer.commands.report_windows import account, window_entries
+from peer.commands.report_windows import Span, account, window_entries
 from peer.disk import write_atomically
 from protocol.manifest import Manifest, fields, run_id
 
@@ -26,9 +36,18 @@ class ModelShape:
     fragment_of: tuple[int, ...]
 
 
+@dataclass
+class Life:
+    """One process of a peer, in swarm steps: how far the swarm was at its first step, and its own last step."""
+
+    since: int | None = 0
+    """None: it has not made a step."""
+    last_step: int = 0
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """How one peer's process ended, as its parent saw it. `last_step` is the last swarm step that it reported.
+    """How one peer ended, as its parent saw it. `last_step` is the last swarm step that it reported.
 
     `incomplete` says that the peer could not write all of its files, by its own words.
     """
@@ -38,10 +57,20 @@ class Outcome:
     peer_id: str
     exit: Exit
     last_step: int
+    lives: tuple[Life, ...] = ()
+    """Empty: one, from the start to `last_step`."""
     incomplete: bool = False
 
 
-def assemble(manifest: Manifest, model: ModelShape, outcomes: Sequence[Outcome], *, in_swarm: bool = True) -> Report:
+def assemble(
+    manifest: Manifest,
+    model: ModelShape,
+    outcomes: Sequence[Outcome],
+    faults: Sequence[FaultEntry] = (),
+    links: Sequence[LinkEntry] = (),
+    *,
+    in_swarm: bool = True,
+) -> Report:
     """The report of a swarm whose peers have all ended. Without a swarm, peers have nothing to record."""
     found = [read_summary(outcome.folder) for outcome in outcomes]
     summaries = [one or Summary(peer_id=outcome.peer_id) for outcome, one in zip(outcomes, found, strict=True)]
@@ -51,7 +80,7 @@ def assemble(manifest: Manifest, model: ModelShape, outcomes: Sequence[Outcome],
         for outcome, summary, record in zip(outcomes, found, records, strict=True)
     ]
     accounts = [
-        account(o.index, summary.peer_id, o.exit, o.last_step, record.events, gaps=entry.record in GAPS)
+        account(o.index, summary.peer_id, o.exit, _spans(o), record.events, gaps=entry.record in GAPS)
         for o, summary, record, entry in zip(outcomes, summaries, records, files, strict=True)
     ]
     return Report(
@@ -59,8 +88,10 @@ def assemble(manifest: Manifest, model: ModelShape, outcomes: Sequence[Outcome],
         manifest=_nested(manifest),
         model=model.entry,
         peers=tuple(map(_peer_entry, outcomes, summaries, files)),
+        faults=tuple(faults),
+        links=tuple(links),
         windows=tuple(window_entries(accounts, model.fragment_of)),
-        evaluation=_evaluation(summaries),
+        evaluation=_evaluation(outcomes, summaries),
         traffic=traffic_entry(accounts, summaries, model.entry.parameters),
     )
 
@@ -95,6 +126,7 @@ def _peer_entry(outcome: Outcome, summary: Summary, files: FilesEntry) -> PeerEn
         index=outcome.index,
         peer_id=summary.peer_id or outcome.peer_id,
         exit=outcome.exit,
+        lives=max(1, len(outcome.lives)),
         inner_steps=summary.inner_steps,
         tokens=summary.tokens,
         train_loss_first=summary.train_loss_first,
@@ -110,9 +142,22 @@ def _peer_entry(outcome: Outcome, summary: Summary, files: FilesEntry) -> PeerEn
     )
 
 
-def _evaluation(summaries: Sequence[Summary]) -> Evaluation:
-    """The mean of those that evaluated. In a swarm their outer parameters are the same, and so are their losses."""
-    starts = [s.evaluation.outer_loss_start for s in summaries if s.evaluation.outer_loss_start is not None]
+def _spans(outcome: Outcome) -> tuple[Span, ...]:
+    """When the peer was there. One that finished was until the end."""
+    lives = outcome.lives or (Life(0, outcome.last_step),)
+    spans = [Span(life.since, float(life.last_step)) for life in lives if life.since is not None]
+    if outcome.exit == "finished" and spans:
+        spans[-1] = Span(spans[-1].first, math.inf)
+    return tuple(spans)
+
+
+def _evaluation(outcomes: Sequence[Outcome], summaries: Sequence[Summary]) -> Evaluation:
+    """The mean of those that evaluated. In a swarm their outer parameters are the same, and so are their losses.
+
+    What the loss was before the first step is said by those who were there then.
+    """
+    first = [s for o, s in zip(outcomes, summaries, strict=True) if not o.lives or o.lives[0].since == 0]
+    starts = [s.evaluation.outer_loss_start for s in first if s.evaluation.outer_loss_start is not None]
     ends = [s.evaluation.outer_loss_end for s in summaries if s.evaluation.outer_loss_end is not None]
     return Evaluation(fmean(starts) if starts else None, fmean(ends) if ends else None)
 

@@ -9,6 +9,8 @@ from peer.commands.records import Recorded, Summary
 from peer.commands.report_format import Exit, FilesEntry, PeerEntry, RecordState
 
 GAPS: Final = ("incomplete", "missing")
+_IN_ORDER: Final = ("finished", "left")
+"""Ends of peers that had the time for a last summary."""
 
 
 def files_entry(exit: Exit, summary: Summary | None, record: Recorded, *, refused: bool, in_swarm: bool) -> FilesEntry:
@@ -17,8 +19,8 @@ def files_entry(exit: Exit, summary: Summary | None, record: Recorded, *, refuse
     state: RecordState = "whole"
     if record.missing:
         state = "missing"
-    # A peer that finished and whose last summary could not be written may have lost lines of its record as well.
-    elif refused or record.unreadable or (summary and summary.record_lost) or (exit == "finished" and not over):
+    # A peer that ended in order and whose last summary could not be written may have lost lines of its record as well.
+    elif refused or record.unreadable or (summary and summary.record_lost) or (exit in _IN_ORDER and not over):
         state = "incomplete"
     return FilesEntry(
         summary="missing" if summary is None else "whole" if over else "old",
@@ -30,8 +32,8 @@ def about_files(peers: Sequence[PeerEntry]) -> Iterator[str]:
     """A line for each kind of thing that is missing."""
     incomplete = [peer.index for peer in peers if peer.files.record == "incomplete"]
     missing = [peer.index for peer in peers if peer.files.record == "missing"]
-    # One that was killed leaves its summary of the moment; one that finished should have left a last one.
-    old = [peer.index for peer in peers if peer.files.summary != "whole" and peer.exit == "finished"]
+    # One that was killed leaves its summary of the moment; one that ended in order should have left a last one.
+    old = [peer.index for peer in peers if peer.files.summary != "whole" and peer.exit in _IN_ORDER]
     if incomplete:
         yield f"The record of {_peers(incomplete)} has gaps: windows may show less than really happened there."
     if missing:

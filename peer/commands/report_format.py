@@ -6,10 +6,11 @@ from typing import Literal
 
 import msgspec
 
+from peer.commands.faults import FaultKind
 from peer.commands.records import Evaluation, JoinedRun, Seconds, WindowCounts
 
 VERSION = 1
-Exit = Literal["finished", "killed", "failed"]
+Exit = Literal["finished", "left", "killed", "failed"]
 SummaryState = Literal["whole", "old", "missing"]
 RecordState = Literal["whole", "incomplete", "missing"]
 
@@ -44,6 +45,7 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     peer_id: str
     exit: Exit
+    lives: int
     inner_steps: int
     tokens: int
     train_loss_first: float | None
@@ -110,6 +112,31 @@ class TrafficEntry(msgspec.Struct, frozen=True, kw_only=True):
     peak_reduction: float | None
 
 
+class FaultEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that was asked for, and when it really happened, in seconds since the first peer was started."""
+
+    kind: FaultKind
+    peer: int | None
+    groups: tuple[tuple[int, ...], ...] | None
+    step: int
+    at_step: int | None
+    at: float | None
+    ended: float | None
+
+
+class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The emulated link of a peer; `peer` is None for the bootstrap server. Latency in seconds, one way."""
+
+    peer: int | None
+    mbit: float | None
+    latency: float
+    loss: float
+    bytes_up: int
+    bytes_down: int
+    accepted: int
+    refused: int
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a local swarm did."""
 
@@ -118,6 +145,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     manifest: dict[str, dict[str, object]]
     model: ModelEntry
     peers: tuple[PeerEntry, ...]
+    faults: tuple[FaultEntry, ...]
+    links: tuple[LinkEntry, ...]
     windows: tuple[WindowEntry, ...]
     evaluation: Evaluation
     traffic: TrafficEntry

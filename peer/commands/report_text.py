@@ -10,7 +10,7 @@ from rich.table import Table
 
 from peer.commands.report import ModelShape
 from peer.commands.report_files import about_files
-from peer.commands.report_format import PeerEntry, Report
+from peer.commands.report_format import FaultEntry, PeerEntry, Report
 from peer.commands.swarm_plan import SwarmPlan
 from peer.quantities import announce_needs, format_bytes, format_count
 from peer.screen import Column, broken, fitting, rendered
@@ -87,11 +87,41 @@ def _cells(peer: PeerEntry) -> tuple[str, ...]:
 
 
 def _sentences(report: Report) -> Iterator[str]:
+    yield from map(_about_fault, report.faults)
     yield from about_files(report.peers)
     yield from _about_loss(report)
     if report.windows:
         yield from _about_windows(report)
         yield from _about_traffic(report)
+
+
+def _about_fault(fault: FaultEntry) -> str:
+    """One line. What never happened is said elsewhere too: it is the user's mistake."""
+    if fault.at is None:
+        return f"--{fault.kind} at step {fault.step} never happened."
+    when = f"at step {fault.at_step}, {fault.at:.1f} s after the start"
+    who = f"Peer {fault.peer}"
+    after = None if fault.ended is None else f"{fault.ended - fault.at:.1f} s"
+    match fault.kind:
+        case "kill":
+            return f"{who} was killed {when}."
+        case "leave":
+            return f"{who} was told to leave {when}."
+        case "freeze":
+            return f"{who} was frozen {when}, " + (f"for {after}." if after else "until the end.")
+        case "restart":
+            return f"{who} was killed {when}; started again, it " + _trained(after)
+        case "join":
+            return f"{who} was started {when}; it " + _trained(after)
+        case "partition":
+            groups = " | ".join(", ".join(map(str, group)) for group in fault.groups or ())
+            return f"Peers {groups} were cut off from each other {when}, " + (
+                f"for {after}." if after else "to the end."
+            )
+
+
+def _trained(after: str | None) -> str:
+    return f"made its first step {after} after that." if after else "never made a step."
 
 
 def _about_loss(report: Report) -> Iterator[str]:

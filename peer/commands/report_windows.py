@@ -15,6 +15,7 @@ from peer.commands.records import (
     Event,
     Gave,
     Joined,
+    Life,
     Link,
     Missed,
     MissedWhole,
@@ -30,13 +31,21 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Span:
+    """From which swarm step to which a peer was there; each of its lives has one."""
+
+    first: int
+    last: float
+
+
+@dataclass(frozen=True)
 class Account:
-    """One peer's record, by place. `last_step` is the last swarm step that it reported."""
+    """One peer's record, by place."""
 
     index: int
     peer_id: str
     exit: Exit
-    last_step: int
+    spans: tuple[Span, ...]
     opened: frozenset[Window]
     links: Mapping[Place, Link]
     """The last adopted link of each place: an earlier one of the same place lost against it."""
@@ -51,19 +60,21 @@ class Account:
     """Links that the peer sent as repairs: head, and the receiver's peer id."""
     gaps: bool
     """Whether the record is known not to be whole."""
-    joined: int = 0
-    """The swarm step at which it came into a run under way."""
 
     def was_there(self, window: Window) -> bool:
         """Whether the peer was running when the window was due."""
         seen = window in self.opened or window in self.missed_whole
-        if window.due <= self.joined and not seen:
-            return False
-        return seen or self.exit == "finished" or window.due <= self.last_step
+        return seen or any(span.first <= window.due <= span.last for span in self.spans)
+
+    def ended(self, window: Window) -> str:
+        """How the life of the peer ended that knew of the window; empty if it saw the end of the run."""
+        if len(self.spans) > 1 and window.due < self.spans[-1].first:
+            return "killed and started again"
+        return "" if self.exit == "finished" else self.exit
 
 
 def account(
-    index: int, peer_id: str, exit: Exit, last_step: int, events: Sequence[Event], *, gaps: bool = False
+    index: int, peer_id: str, exit: Exit, spans: Sequence[Span], events: Sequence[Event], *, gaps: bool = False
 ) -> Account:
     """Sort one peer's events."""
     links = [event for event in events if isinstance(event, Link)]
@@ -71,7 +82,7 @@ def account(
         index=index,
         peer_id=peer_id,
         exit=exit,
-        last_step=last_step,
+        spans=tuple(_since_joined(spans, events)),
         opened=frozenset(Window(event.fragment, event.due) for event in events if isinstance(event, Opened)),
         links={(link.chunk, link.due): link for link in links},
         adopted={link.head: link for link in links},
@@ -79,11 +90,20 @@ def account(
         too_late=frozenset((event.chunk, event.due) for event in events if isinstance(event, TooLate)),
         missed={(event.chunk, event.due): event.reason for event in events if isinstance(event, Missed)},
         missed_whole={Window(e.fragment, e.due): e.reason for e in events if isinstance(e, MissedWhole)},
-        joined=max((event.from_step for event in events if isinstance(event, Joined)), default=0),
         contributed={(event.chunk, event.due): event for event in events if isinstance(event, Contributed)},
         gave=frozenset((event.head, event.to) for event in events if isinstance(event, Gave)),
         gaps=gaps,
     )
+
+
+def _since_joined(spans: Sequence[Span], events: Sequence[Event]) -> list[Span]:
+    """The spans, but the last begins after the step at which its life came into the run, if it came as a newcomer."""
+    begun = max((place for place, event in enumerate(events) if isinstance(event, Life)), default=0)
+    joined = max((event.from_step for event in events[begun:] if isinstance(event, Joined)), default=None)
+    found = list(spans)
+    if found and joined is not None and joined < found[-1].last:
+        found[-1] = Span(max(found[-1].first, joined + 1), found[-1].last)
+    return found
 
 
 def window_entries(accounts: Sequence[Account], fragment_of: Sequence[int]) -> Iterator[WindowEntry]:
@@ -113,9 +133,14 @@ def committed_links(accounts: Sequence[Account]) -> dict[Place, Link]:
     return {place: by_head[place, heads.most_common(1)[0][0]] for place, heads in votes.items()}
 
 
-def _elsewhere(one: Account, links: Mapping[Place, Link]) -> bool:
-    """Whether a peer that was cut off has taken other links of this window than the swarm's."""
-    return any(place in one.links and one.links[place].head != link.head for place, link in links.items())
+def _elsewhere(one: Account, place: Place, links: Mapping[Place, Link]) -> bool:
+    """Whether a peer that was cut off has taken another link here than the swarm's."""
+    return place in one.links and place in links and one.links[place].head != links[place].head
+
+
+def _merged(one: Account, links: Mapping[Place, Link]) -> bool:
+    """Whether the peer mixed every committed chunk; nobody did where none was committed."""
+    return bool(links) and all(place in one.mixed and not _elsewhere(one, place, links) for place in links)
 
 
 def _entry(
@@ -123,7 +148,7 @@ def _entry(
 ) -> WindowEntry:
     links = {place: committed[place] for place in places if place in committed}
     there = [one for one in accounts if one.was_there(window)]
-    merged = [one.index for one in there if links and one.mixed.issuperset(links) and not _elsewhere(one, links)]
+    merged = [one.index for one in there if _merged(one, links)]
     return WindowEntry(
         fragment=window.fragment,
         step=window.due,
@@ -150,22 +175,24 @@ def _skips(
     one: Account, window: Window, places: Sequence[Place], links: Mapping[Place, Link], merged: bool
 ) -> Iterator[Skip]:
     """Each chunk that a peer did not mix has a reason. `merged` is whether it mixed every committed one."""
-    skipped = [place for place in places if place not in (links if merged else one.mixed)]
-    reasons = Counter(_reason(one, window, place, links) for place in skipped)
+    mixed = links if merged else {place for place in one.mixed if not _elsewhere(one, place, links)}
+    reasons = Counter(_reason(one, window, place, links) for place in places if place not in mixed)
     for reason, chunks in sorted(reasons.items()):
         yield Skip(peer=one.index, chunks=chunks, reason=reason)
 
 
 def _reason(one: Account, window: Window, place: Place, links: Mapping[Place, Link]) -> str:
     """Why a peer did not mix a chunk: what its own record says, else what follows from it."""
+    if place in one.mixed:
+        return "mixed a link of its own branch, which lost"
     if place in one.missed:
         return one.missed[place]
     if place in one.too_late:
         return "came too late to mix; only the anchor moved"
     if window in one.missed_whole:
         return one.missed_whole[window]
-    if one.exit != "finished" and place not in one.links:
-        return one.exit
+    if (ended := one.ended(window)) and place not in one.links:
+        return ended
     if place not in links:
         return "nobody closed it"
     if one.gaps:
@@ -176,4 +203,4 @@ def _reason(one: Account, window: Window, place: Place, links: Mapping[Place, Li
         return "no link came"
     if any(due > place[1] for chunk, due in one.links if chunk == place[0]):
         return "a newer link came before it was mixed"
-    return one.exit if one.exit != "finished" else "the run ended before it was mixed"
+    return ended or "the run ended before it was mixed"

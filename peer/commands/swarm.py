@@ -9,10 +9,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from peer.commands.faults import Faults, Kill, parse_faults
+from peer.commands.fault_flags import parse_faults
+from peer.commands.faults import Faults, Join, Partition
 from peer.commands.local_swarm import LocalSwarm, SwarmFailed
 from peer.commands.manifests import seal_with, with_model
 from peer.commands.options import SwarmOptions
@@ -74,7 +76,7 @@ def swarm_manifest(options: SwarmOptions) -> Manifest:
     manifest = read_manifest(options.manifest) if options.manifest else PRESETS["demo"]
     manifest = with_model(manifest, options.model) if options.model else manifest
     flags = {
-        "run.start_peers": options.peers,
+        "run.start_peers": max(1, options.peers - len(options.join)),
         "run.steps": options.steps,
         "run.seed": options.seed,
         "schedule.sync_every": options.sync_every,
@@ -92,6 +94,7 @@ def _without_effect(options: SwarmOptions) -> list[str]:
     """The flags given that only mean something in a swarm."""
     names = ("sync_every", "overlap", "mixing", "fragments", "codec")
     given = [name for name in names if getattr(options, name) is not None]
+    given += [name for name in ("partition", "bandwidth", "latency", "loss") if getattr(options, name)]
     return [f"--{name.replace('_', '-')}" for name in [*given, *(["lockstep"] if options.lockstep else [])]]
 
 
@@ -100,12 +103,20 @@ def _faults(options: SwarmOptions, manifest: Manifest) -> Faults:
         kill=options.kill,
         freeze=options.freeze,
         slow=options.slow,
+        leave=options.leave,
+        restart=options.restart,
+        join=options.join,
+        partition=options.partition,
+        bandwidth=options.bandwidth,
+        latency=options.latency,
+        loss=options.loss,
         num_peers=options.peers,
         steps=manifest.run.steps,
     )
-    if options.lockstep and faults.kills:
-        raise UserError("--lockstep: everyone waits for everyone, so a swarm with --kill would not end")
-    return faults
+    for fault in faults.events() if options.lockstep else []:
+        if fault.kind != "freeze":
+            raise UserError(f"--lockstep: everyone waits for everyone, so a swarm with --{fault.kind} would not end")
+    return replace(faults, partitions=(), links=()) if options.local_only else faults
 
 
 def _make_out(out: Path | None) -> Path:
@@ -138,7 +149,7 @@ def _fix_identities(plan: SwarmPlan, manifest: Manifest) -> None:
 
 def _run_and_report(plan: SwarmPlan, manifest: Manifest, path: Path) -> int:
     console = Console()
-    swarm = LocalSwarm(plan, console)
+    swarm = LocalSwarm(plan, console, seed=manifest.run.seed)
     signals = _Signals()
     failure, code = "", DONE
     with handled(ending(), signals.take):
@@ -151,7 +162,8 @@ def _run_and_report(plan: SwarmPlan, manifest: Manifest, path: Path) -> int:
             code = NO_READER
         except (KeyboardInterrupt, asyncio.CancelledError):
             failure, code = "Interrupted.", after(signals.first)
-        report = assemble(manifest, model_shape(manifest), swarm.outcomes(), in_swarm=not plan.local_only)
+        happened = swarm.outcomes(), swarm.fault_entries(), swarm.link_entries
+        report = assemble(manifest, model_shape(manifest), *happened, in_swarm=not plan.local_only)
         if report.peers and all(peer.exit == "finished" for peer in report.peers):
             failure, code = "", DONE  # whatever came then came too late to break anything off
         try:
@@ -171,8 +183,8 @@ def _problems(swarm: LocalSwarm, failure: str) -> Iterator[str]:
         yield failure
         return
     for fault in swarm.faults_left():
-        kind = "kill" if isinstance(fault, Kill) else "freeze"
-        yield f"--{kind}: never happened, peer {fault.peer} had ended before step {fault.step}"
+        who = "everyone" if isinstance(fault, Partition | Join) else f"peer {fault.peer}"
+        yield f"--{fault.kind}: never happened, {who} had ended before step {fault.step}"
 
 
 class _Signals:

@@ -27,15 +27,14 @@ class SwarmPlan:
         """Where a peer keeps everything."""
         return self.out / f"peer-{peer}"
 
-    def bootstrap_arguments(self) -> list[str]:
-        """The command line of the entry node."""
+    def bootstrap_arguments(self, link: Sequence[str] = ()) -> list[str]:
+        """The command line of the entry node. `link` are its flags if it is behind a proxy."""
         identity = self.out / "bootstrap" / "identity"
-        listen = "/ip4/127.0.0.1/tcp/0"
-        flags = ["--manifest", str(self.manifest), "--listen", listen, "--identity", str(identity)]
-        return ["bootstrap", "--json", *flags]
+        flags = ["--manifest", str(self.manifest), "--identity", str(identity)]
+        return ["bootstrap", "--json", *flags, *(link or ("--listen", "/ip4/127.0.0.1/tcp/0"))]
 
-    def peer_arguments(self, peer: int, join: Sequence[str]) -> list[str]:
-        """The command line of a peer."""
+    def peer_arguments(self, peer: int, join: Sequence[str], link: Sequence[str] = ()) -> list[str]:
+        """The command line of a peer. `link` are its flags if it is behind a proxy."""
         flags = ["--manifest", str(self.manifest), "--out", str(self.folder(peer)), "--name", f"peer-{peer}"]
         flags += ["--threads", "1", "--device", "cpu", "--slowdown", str(self.faults.slowdown(peer))]
         flags += ["--data", self.data] if self.data else []
@@ -43,4 +42,4 @@ class SwarmPlan:
             flags += [flag, str(value)] if value is not None else []
         flags += ["--lockstep"] if self.lockstep else []
         flags += ["--local-only"] if self.local_only else ["--join", *join]
-        return ["peer", "--json", *flags]
+        return ["peer", "--json", *flags, *link]

@@ -214,6 +214,15 @@ def test_a_report_may_go_to_what_is_no_file(tmp_path: Path) -> None:
     assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real" / "report.json").is_file()
 
 
+def test_who_was_cut_off_merged_its_own_branch(tmp_path: Path) -> None:
+    write_peer(tmp_path, 0, [opened(0, 24), *(link(c, 24, 0, (0, 1)) for c in (0, 1)), mixed(0, 24), mixed(1, 24)])
+    write_peer(tmp_path, 1, [opened(0, 24), *(link(c, 24, 0, (0, 1)) for c in (0, 1)), mixed(0, 24), mixed(1, 24)])
+    write_peer(tmp_path, 2, [opened(0, 24), *(link(c, 24, 2, (2,)) for c in (0, 1)), mixed(0, 24), mixed(1, 24)])
+    (window,) = assembled([outcome(tmp_path, index) for index in range(3)]).windows
+    assert window.merged_by == (0, 1)
+    assert window.skipped_by == (Skip(2, 2, "mixed a link of its own branch, which lost"),)
+
+
 def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
     folder = write_peer(tmp_path, 0, whole_window(24, (0, 1)))
     record = folder / "record.jsonl"
@@ -255,7 +264,8 @@ def test_the_written_report_is_whole_json(tmp_path: Path) -> None:
     assert msgspec.json.decode(path.read_bytes(), type=Report) == report
     assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
     top = json.loads(path.read_text())
-    assert list(top) == ["report", "run", "manifest", "model", "peers", "windows", "evaluation", "traffic"]
+    sections = ["report", "run", "manifest", "model", "peers", "faults", "links", "windows", "evaluation", "traffic"]
+    assert list(top) == sections
     assert top["report"] == 1 and top["evaluation"] == evaluation
     text = report_text(report, path)
     assert "equal to the bit" in text and "1 windows, 1 of them merged whole" in text
