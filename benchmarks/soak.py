@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -44,6 +45,7 @@ from peer.commands.report_text import report_text  # noqa: E402
 from peer.commands.swarm import swarm_manifest  # noqa: E402
 from peer.commands.swarm_plan import SwarmPlan  # noqa: E402
 from peer.console import Console  # noqa: E402
+from peer.links.sockets import daemon_sockets  # noqa: E402
 from protocol.manifest import Manifest  # noqa: E402
 from protocol.manifest_toml import dumps  # noqa: E402
 
@@ -53,7 +55,6 @@ QUIET_ROUNDS, QUIET_SECONDS = 4, 60.0
 SAMPLE_EVERY = 5.0
 GROWTH, GROWTH_BYTES = 1.2, 20 << 20
 MEGABYTE = 1 << 20
-_SOCKETS = "hivemind-p2p*"
 
 
 @dataclass
@@ -77,6 +78,8 @@ class Sampler:
 
     def __init__(self) -> None:
         self.memories: dict[tuple[int, float], Memory] = {}
+        self.sockets: set[Path] = set()
+        """Files of the sockets between peers and their daemons, ours and nobody else's."""
         self.begin = self.end = time.monotonic()
 
     async def run(self) -> None:
@@ -87,6 +90,7 @@ class Sampler:
                     key = (process.pid, process.create_time())
                     if key not in self.memories:
                         self.memories[key] = Memory(name_of(process))
+                    self.sockets.update(daemon_sockets(process.pid))
                     self.memories[key].samples.append((time.monotonic(), process.memory_info().rss))
             self.end = time.monotonic()
             await asyncio.sleep(SAMPLE_EVERY)
@@ -178,7 +182,11 @@ def plan_for(out: Path, options: SwarmOptions) -> tuple[SwarmPlan, Manifest]:
 
 
 async def soak(swarm: LocalSwarm, hurt: Hurt, sampler: Sampler) -> None:
-    """Run, hurt and watch."""
+    """Run, hurt and watch. SIGTERM and Ctrl-C stop the peers before us."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
     tasks = [asyncio.create_task(hurt.run()), asyncio.create_task(sampler.run())]
     try:
         await swarm.run()
@@ -197,7 +205,7 @@ def step_seconds(out: Path, peers: int, data: str) -> float:
     return max(peer.seconds.total for peer in report.peers) / CALIBRATION_STEPS
 
 
-def problems(report: Report, sampler: Sampler, sockets: set[Path]) -> Iterator[str]:
+def problems(report: Report, sampler: Sampler) -> Iterator[str]:
     """Everything that is wrong at the end."""
     for peer in report.peers:
         if peer.exit != "finished":
@@ -209,7 +217,7 @@ def problems(report: Report, sampler: Sampler, sockets: set[Path]) -> Iterator[s
         if window.chunks.missing and not window.skipped_by:
             yield f"window {window.step} of fragment {window.fragment}: {window.chunks.missing} chunks without a reason"
     yield from sampler.problems()
-    yield from left_behind(sockets)
+    yield from left_behind(sampler.sockets)
 
 
 def left_behind(sockets: set[Path]) -> Iterator[str]:
@@ -219,13 +227,7 @@ def left_behind(sockets: set[Path]) -> Iterator[str]:
         time.sleep(0.2)
     yield from (f"process {process.pid} is left: {name_of(process)}" for process in family()[1:])
     yield from (f"connection is left: {one}" for one in psutil.Process().net_connections(kind="tcp"))
-    if new := daemon_sockets() - sockets:
-        yield f"{len(new)} sockets of daemons are left in {tempfile.gettempdir()}, such as {sorted(new)[0].name}"
-
-
-def daemon_sockets() -> set[Path]:
-    """Unix sockets by which daemons are spoken to."""
-    return set(Path("/tmp").glob(_SOCKETS))
+    yield from (f"socket is left: {path}" for path in sorted(sockets) if path.exists())
 
 
 def main() -> None:
@@ -246,7 +248,7 @@ def main() -> None:
 
 def run(out: Path, given: argparse.Namespace) -> int:
     """The exit code."""
-    sockets, seconds = daemon_sockets(), step_seconds(out / "calibration", given.peers, given.data)
+    seconds = step_seconds(out / "calibration", given.peers, given.data)
     steps = max(2 * CALIBRATION_STEPS, round((given.seconds + QUIET_SECONDS) / seconds))
     plan, manifest = plan_for(out / "soak", SwarmOptions(peers=given.peers, steps=steps, data=given.data))
     print(
@@ -260,12 +262,14 @@ def run(out: Path, given: argparse.Namespace) -> int:
         asyncio.run(soak(swarm, hurt, sampler))
     except SwarmFailed as error:
         found.append(str(error))
+    except asyncio.CancelledError:
+        found.append("interrupted")
     report = assemble(manifest, model_shape(manifest), swarm.outcomes(), swarm.fault_entries(), swarm.link_entries)
     path = out / "report.json"
     write_report(report, path)
     print(report_text(report, path))
     print("\n".join(sampler.table()))
-    found += problems(report, sampler, sockets)
+    found += problems(report, sampler)
     print(json.dumps({"seconds": round(time.monotonic() - began), "faults": hurt.done, "problems": found}, indent=1))
     return 1 if found else 0
 
