@@ -243,7 +243,10 @@ def main() -> None:
     os.environ.setdefault("POTLUCK_BATCH", "2")  # many windows matter here, not how well they train
     with contextlib.ExitStack() as stack:
         out = given.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        raise SystemExit(run(out, given))
+        try:
+            raise SystemExit(run(out, given))
+        except SwarmFailed as error:
+            raise SystemExit(f"the short run before the soak failed: {error}") from None
 
 
 def run(out: Path, given: argparse.Namespace) -> int:
