@@ -20,7 +20,7 @@ PRESETS: Mapping[str, Manifest] = {
             "data.sequence": 128,
             # Rounds as short as a demo needs: in 200 steps replicas are far apart after twenty, and the outer
             # momentum of long runs has no time to pay. So the outer step is the plain mean (docs/experiments.md).
-            "schedule.sync_every": 8,
+            "schedule.sync_every": 6,
             "schedule.overlap": 2,
             "schedule.fragments": 4,
             "merge.mixing": 0.25,

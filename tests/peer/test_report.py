@@ -283,4 +283,4 @@ def test_the_shape_of_the_demo_s_model() -> None:
     assert sum(fragment.parameters for fragment in shape.entry.fragments) == shape.entry.parameters
     assert len(shape.fragment_of) == shape.entry.chunks
     assert sorted(set(shape.fragment_of)) == [fragment.index for fragment in shape.entry.fragments]
-    assert [fragment.offset for fragment in shape.entry.fragments] == [0, 2, 4, 6]
+    assert [fragment.offset for fragment in shape.entry.fragments] == [0, 1, 3, 4]

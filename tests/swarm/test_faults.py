@@ -60,6 +60,7 @@ def test_a_killed_peer_comes_back_as_the_same(swarm: Swarm) -> None:
     before, after = 25, [step for step in contributed(run, 1) if step > 25]
     assert min(contributed(run, 1)) < before and after
     assert peer["inner_steps"] > before
+    assert "Going on from the snapshot of step" in run.output
 
 
 def test_a_swarm_in_two_halves_is_one_again(swarm: Swarm) -> None:
