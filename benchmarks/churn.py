@@ -2,7 +2,7 @@
 
 For each seed two swarms of real processes, `potluck swarm`, on this machine: a quiet one, and one in which every
 `--every` steps a quarter of the peers, drawn by the seed, is killed with SIGKILL and started again `--gone` seconds
-later with the directory that it had. The last two rounds are quiet, so that the last to come back can take part.
+later with the directory that it had. The last 60 steps are quiet, so that the last to come back can take part.
 
     python benchmarks/churn.py [--peers 4] [--steps 400] [--seeds 0 1 2] [--every 60] [--gone 5] [--data bible]
 
@@ -25,8 +25,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 MOST = 1.02
-ROUND = 20
-"""Steps of a round of the demo's manifest."""
+QUIET = 60
+"""Steps at the end without a fault: a process takes some 40 of the others' to start."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def churn(peers: int, steps: int, every: int, gone: float, seed: int) -> list[st
     """The flags of the faults: each time another quarter, never one that is still away by the draw before."""
     chance, flags, last = Random(seed), [], set[int]()
     quarter = max(1, peers // 4)
-    for step in range(every // 2, steps - 2 * ROUND, every):
+    for step in range(every // 2, steps - QUIET, every):
         last = set(chance.sample([peer for peer in range(peers) if peer not in last], quarter))
         flags += [flag for peer in sorted(last) for flag in ("--restart", f"{peer}@{step}:{gone:g}")]
     return flags
