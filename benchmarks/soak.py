@@ -5,7 +5,9 @@ be followed over the whole time. All peers are behind emulated links (100 Mbit/s
 The memory of every process is sampled all the while. The run's length in steps follows from a short run before it,
 so the time is only about what was asked for; the last minute is quiet.
 
-    python benchmarks/soak.py [--seconds 3600] [--every 20] [--peers 6] [--seed 0] [--data bible] [--out FOLDER]
+    python benchmarks/soak.py [--seconds 3600] [--every 20] [--peers 6] [--slow 3] [--seed 0] [--out FOLDER]
+
+Each peer is slowed down `--slow` times, so that six of them on a laptop leave the processor free for those who start.
 
 Exits with 1 if: a peer that was not hurt at the end did not finish; the outer parameters differ; a window misses
 chunks without a reason; a process, a connection or a daemon's socket is left; or a process that lived through the
@@ -168,7 +170,7 @@ class Hurt:
                 return Partition(groups, self._swarm.reached, seconds)
 
 
-def plan_for(out: Path, options: SwarmOptions) -> tuple[SwarmPlan, Manifest]:
+def plan_for(out: Path, options: SwarmOptions, slow: float) -> tuple[SwarmPlan, Manifest]:
     """Six peers behind links."""
     from peer.commands.manifests import seal_with
 
@@ -176,7 +178,13 @@ def plan_for(out: Path, options: SwarmOptions) -> tuple[SwarmPlan, Manifest]:
     out.mkdir(parents=True, exist_ok=True)
     path = out / "manifest.toml"
     path.write_text(dumps(manifest))
-    faults = parse_faults(num_peers=options.peers, steps=manifest.run.steps, bandwidth=("all:100",), latency=("all:5",))
+    faults = parse_faults(
+        num_peers=options.peers,
+        steps=manifest.run.steps,
+        bandwidth=("all:100",),
+        latency=("all:5",),
+        slow=tuple(f"{peer}:{slow:g}" for peer in range(options.peers)) if slow > 1 else (),
+    )
     plan = SwarmPlan(out=out, manifest=path, num_peers=options.peers, data=options.data, faults=faults)
     return plan, manifest
 
@@ -196,9 +204,9 @@ async def soak(swarm: LocalSwarm, hurt: Hurt, sampler: Sampler) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def step_seconds(out: Path, peers: int, data: str) -> float:
+def step_seconds(out: Path, peers: int, data: str, slow: float) -> float:
     """Of a short swarm of the same size: what one swarm step takes on this machine."""
-    plan, manifest = plan_for(out, SwarmOptions(peers=peers, steps=CALIBRATION_STEPS, data=data))
+    plan, manifest = plan_for(out, SwarmOptions(peers=peers, steps=CALIBRATION_STEPS, data=data), slow)
     swarm = LocalSwarm(plan, Console())
     asyncio.run(swarm.run())
     report = assemble(manifest, model_shape(manifest), swarm.outcomes())
@@ -236,6 +244,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--every", type=float, default=20.0)
     parser.add_argument("--peers", type=int, default=6)
+    parser.add_argument("--slow", type=float, default=3.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", default="bible")
     parser.add_argument("--out", type=Path)
@@ -251,9 +260,9 @@ def main() -> None:
 
 def run(out: Path, given: argparse.Namespace) -> int:
     """The exit code."""
-    seconds = step_seconds(out / "calibration", given.peers, given.data)
+    seconds = step_seconds(out / "calibration", given.peers, given.data, given.slow)
     steps = max(2 * CALIBRATION_STEPS, round((given.seconds + QUIET_SECONDS) / seconds))
-    plan, manifest = plan_for(out / "soak", SwarmOptions(peers=given.peers, steps=steps, data=given.data))
+    plan, manifest = plan_for(out / "soak", SwarmOptions(peers=given.peers, steps=steps, data=given.data), given.slow)
     print(
         f"{steps} steps, as one takes {seconds:.2f} s; a fault every {given.every:g} s, seed {given.seed}", flush=True
     )

@@ -37,6 +37,20 @@ def all_agree(run: Any, peers: int) -> None:
         assert named or not window["chunks"]["missing"]
 
 
+def test_a_swarm_with_a_join_a_restart_and_a_partition(swarm: Swarm) -> None:
+    """The short set; the slow ones below look at each fault more closely."""
+    run = swarm(*flags(3, 150, "--join", "2@12", "--restart", "1@40:1", "--partition", "0,1|2@90:5"))
+    all_agree(run, 3)
+    assert {fault["kind"]: fault["at"] is not None for fault in run.report["faults"]} == dict.fromkeys(
+        ("join", "restart", "partition"), True
+    )
+    assert [peer["lives"] for peer in run.report["peers"]] == [1, 2, 1]
+    assert "Going on from the snapshot of step" in run.output
+    assert [link["peer"] for link in run.report["links"]] == [None, 0, 1, 2]
+    assert contributed(run, 2) and set(run.report["windows"][-1]["merged_by"]) == {0, 1, 2}
+
+
+@pytest.mark.slow
 def test_a_peer_joins_a_run_under_way(swarm: Swarm) -> None:
     run = swarm(*flags(2, 150, "--join", "1@12"))
     all_agree(run, 2)
@@ -50,6 +64,7 @@ def test_a_peer_joins_a_run_under_way(swarm: Swarm) -> None:
     assert contributed(run, 1)
 
 
+@pytest.mark.slow
 def test_a_killed_peer_comes_back_as_the_same(swarm: Swarm) -> None:
     run = swarm(*flags(2, 150, "--restart", "1@25:1"))
     all_agree(run, 2)
@@ -63,6 +78,7 @@ def test_a_killed_peer_comes_back_as_the_same(swarm: Swarm) -> None:
     assert "Going on from the snapshot of step" in run.output
 
 
+@pytest.mark.slow
 def test_a_swarm_in_two_halves_is_one_again(swarm: Swarm) -> None:
     run = swarm(*flags(3, 100, "--partition", "0,1|2@25:6"))
     all_agree(run, 3)
