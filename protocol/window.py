@@ -134,6 +134,8 @@ class Windows:
             self._through.setdefault(message.chunk, {})[message.peer] = (via, message.due)
         if message.due <= self._ledger.chains[message.chunk].due:
             self._answer(message, via or message.peer, now)
+            if via is None:
+                self._pass_on_late(message, payload)
             return
         gathering = self.gathering.get((message.chunk, message.due)) or self._start(message, via, now)
         self._take(gathering, message, payload, now, via)
@@ -156,7 +158,7 @@ class Windows:
             gathering.received[message.peer] = (message, payload)
             if gathering.to is None:
                 self._roster.late(message.peer, now - gathering.first)
-            elif via is None:
+            elif via is None and gathering.to != message.peer:
                 self._emit(Send(gathering.to, message, payload))
         if gathering.to is None:
             self._close_if_complete(gathering)
@@ -175,6 +177,16 @@ class Windows:
         assert newest is not None
         if newest.head != message.parent.head:
             self._emit(Send(to, newest.message, newest.payload))
+
+    def _pass_on_late(self, message: Contribution, payload: bytes) -> None:
+        """Who comes through us is as late at the owner that closed without it: that one waits for it next time."""
+        newest = self._ledger.chains[message.chunk].newest
+        assert newest is not None
+        named = any(part.peer == message.peer for part in newest.message.link.parts)
+        to = self._better(message.chunk, message.due, set())
+        if newest.message.link.due == message.due and not named and to not in (None, message.peer):
+            assert to is not None
+            self._emit(Send(to, message, payload))
 
     def came_late(self, peer: bytes, chunk: int, due: int, now: float) -> None:
         """A peer has reached a window. If that closed without it, it is waited for next time as long as it took."""
@@ -211,7 +223,7 @@ class Windows:
             self._close_if_complete(gathering)
             return
         self._arm(now + SILENT_AFTER * self.patience)
-        for peer in sorted(gathering.direct):
+        for peer in sorted(gathering.direct - {to}):
             self._emit(Send(to, *gathering.received[peer]))
 
     # Owning
