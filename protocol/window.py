@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from protocol.commands import Close, Missed, Send
 from protocol.errors import ProtocolError
-from protocol.groups import Received, best_group, is_enough, weight_of
+from protocol.groups import Received, are_most, best_group, is_enough, weight_of
 from protocol.ledger import Ledger
 from protocol.messages import Contribution, Open, Parent, Part, most_tokens
 from protocol.roster import Roster
@@ -269,8 +269,16 @@ class Windows:
         group = self._greatest(gathering)
         if not group:
             return []
-        weight = weight_of(group, self._rules.weight_cap)
-        return group if is_enough(weight, gathering.due, group[0][0].parent, self._rules.sync_every) else []
+        return group if self._is_enough(group, gathering) else []
+
+    def _is_enough(self, group: list[Received], gathering: Gathering) -> bool:
+        parent, due, newest = group[0][0].parent, gathering.due, self._ledger.chains[gathering.chunk].newest
+        cap, sync_every = self._rules.weight_cap, self._rules.sync_every
+        if newest is not None and newest.head == parent.head:
+            peers = [contribution.peer for contribution, _ in group]
+            if are_most(peers, newest.message.link, due, cap=cap, sync_every=sync_every):
+                return True
+        return is_enough(weight_of(group, cap), due, parent, sync_every)
 
     def _greatest(self, gathering: Gathering) -> list[Received]:
         chain, cap = self._ledger.chains[gathering.chunk], self._rules.weight_cap

@@ -578,6 +578,29 @@ def test_the_threshold_halves_with_every_round_missed(missed: int, peers: int) -
         assert (bench.closed() is not None) == closes
 
 
+def test_a_light_peer_that_joins_a_heavy_one_keeps_no_window_open() -> None:
+    bench = Bench()
+    bench.round(10, 0.0, B, tokens=1000)
+    bench.take()
+    bench.receive(B, 20, 10.0, tokens=1000)
+    bench.receive(C, 20, 10.0, tokens=10)
+    bench.windows.handle_timer(11.0)
+    link = bench.closed()
+    assert link and link.link.weight == 50, "the cap holds: but all who made the last link are here"
+
+
+def test_who_made_less_than_half_of_the_last_link_does_not_close_with_others() -> None:
+    bench = Bench()
+    for peer, tokens in ((A, 100), (B, 100), (C, 120)):
+        bench.receive(peer, 10, 0.0, tokens)
+    bench.windows.handle_timer(1.0)
+    assert bench.closed()
+    bench.receive(C, 20, 10.0, tokens=10)
+    bench.receive(ME, 20, 10.0, tokens=10)
+    bench.windows.handle_timer(11.0)
+    assert bench.closed() is None
+
+
 def test_from_genesis_a_single_peer_may_close() -> None:
     bench = Bench()
     bench.round(10, 0.0, A, tokens=1)
