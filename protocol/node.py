@@ -18,6 +18,7 @@ from protocol.errors import ProtocolError
 from protocol.ledger import Adoption, Ledger
 from protocol.messages import (
     FINISHED,
+    MAX_RECORDS,
     TRAINING,
     VERSION,
     AskHeads,
@@ -49,6 +50,8 @@ from protocol.window import Rules, Windows
 
 BEAT: Final = 1.0
 """Seconds between two Status messages."""
+RELAYED_TO: Final = 2
+"""Peers whom each one tells of a renewed presence record, which its issuer may not reach."""
 CLOSED: Final = "closed before we came"
 """Why a contribution was not sent: the window has its link already."""
 
@@ -289,8 +292,8 @@ class Node:
         self._commands.append(Settled(chunk=chunk, due=due, links=links, mix=mix))
 
     def _learn(self, records: Sequence[bytes], speaker: bytes | None, now: float, wall: float) -> None:
-        """Records from the DHT or from peers; newly met peers are made known to the others."""
-        fresh = []
+        """Records from the DHT or from peers; newly met peers are made known to the others, renewed ones to a few."""
+        fresh, renewed = [], []
         problem = None
         for data in records:
             try:
@@ -302,14 +305,18 @@ class Node:
                 problem = ProtocolError("presence record of another run")
                 continue
             is_new = record.key not in self.roster.neighbours
-            if self.roster.learn(record, now=now, wall=wall, raw=data) and is_new:
+            if not self.roster.learn(record, now=now, wall=wall, raw=data):
+                continue
+            if is_new:
                 fresh.append(data)
+            elif record.key != self._keys.key:  # ours goes to all, as a `Hello`
+                renewed.append(data)
         if problem and len(records) == 1:
             raise problem
-        if fresh:
-            for peer in self.roster.live():
-                if peer != speaker:
-                    self._commands.append(Send(peer, Records(tuple(fresh[:64]))))
+        others = [peer for peer in self.roster.live_after_us() if peer != speaker]
+        for news, listeners in ((fresh, others), (renewed, others[:RELAYED_TO])):
+            if news:
+                self._commands += [Send(peer, Records(tuple(news[:MAX_RECORDS]))) for peer in listeners]
 
     def learn(self, records: Sequence[bytes], *, now: float, wall: float) -> None:
         """Presence records from the DHT, or our own. ProtocolError for a bad one."""

@@ -582,9 +582,8 @@ def test_a_light_peer_that_joins_a_heavy_one_keeps_no_window_open() -> None:
     bench = Bench()
     bench.round(10, 0.0, B, tokens=1000)
     bench.take()
-    bench.receive(B, 20, 10.0, tokens=1000)
     bench.receive(C, 20, 10.0, tokens=10)
-    bench.windows.handle_timer(11.0)
+    bench.receive(B, 20, 10.1, tokens=1000)
     link = bench.closed()
     assert link and link.link.weight == 50, "the cap holds: but all who made the last link are here"
 
