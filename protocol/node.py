@@ -15,10 +15,10 @@ from typing import Any, Final
 from protocol.commands import START_AGAIN, Close, Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.contributing import Contributor, Refused
 from protocol.errors import ProtocolError
+from protocol.introducing import Introductions
 from protocol.ledger import Adoption, Ledger
 from protocol.messages import (
     FINISHED,
-    MAX_RECORDS,
     TRAINING,
     VERSION,
     AskHeads,
@@ -38,7 +38,6 @@ from protocol.messages import (
     sha256,
 )
 from protocol.pace import Pace
-from protocol.presence import decode_verified
 from protocol.repair import Repair
 from protocol.retrying import Retries
 from protocol.roster import Roster
@@ -50,8 +49,6 @@ from protocol.window import Rules, Windows
 
 BEAT: Final = 1.0
 """Seconds between two Status messages."""
-RELAYED_TO: Final = 2
-"""Peers whom each one tells of a renewed presence record, which its issuer may not reach."""
 CLOSED: Final = "closed before we came"
 """Why a contribution was not sent: the window has its link already."""
 
@@ -87,6 +84,7 @@ class Node:
         emit = self._commands.append
         self.windows = Windows(rules=rules, ledger=ledger, roster=roster, emit=emit)
         self.repair = Repair(ledger=ledger, roster=roster, windows=self.windows, random=random, emit=emit)
+        self.introductions = Introductions(roster=roster, emit=emit)
         self.pace = Pace(roster=roster, schedule=schedule, emit=emit)
         self.retries = Retries(ledger=ledger, windows=self.windows, rules=rules, schedule=schedule, emit=emit)
         self.contributor = Contributor(ledger=ledger, arithmetic=arithmetic, keys=keys)
@@ -224,9 +222,9 @@ class Node:
             case Hello():
                 if message.version != VERSION:
                     raise ProtocolError("another version of the protocol")
-                self._learn([message.record], peer, now, wall)
+                self.introductions.learn([message.record], peer, now=now, wall=wall)
             case Records():
-                self._learn(message.records, None, now, wall)
+                self.introductions.learn(message.records, None, now=now, wall=wall)
 
     def _check_known(self, peer: bytes) -> None:
         """An answer can be large, and no stream leads to a stranger."""
@@ -291,36 +289,9 @@ class Node:
         self.retries.settled(chunk, due, now)
         self._commands.append(Settled(chunk=chunk, due=due, links=links, mix=mix))
 
-    def _learn(self, records: Sequence[bytes], speaker: bytes | None, now: float, wall: float) -> None:
-        """Records from the DHT or from peers; newly met peers are made known to the others, renewed ones to a few."""
-        fresh, renewed = [], []
-        problem = None
-        for data in records:
-            try:
-                record = decode_verified(data, now=wall)
-            except ProtocolError as error:  # one that has just expired, or is a forgery, must not cost us the others
-                problem = error
-                continue
-            if record.run != self.ledger.run:
-                problem = ProtocolError("presence record of another run")
-                continue
-            is_new = record.key not in self.roster.neighbours
-            if not self.roster.learn(record, now=now, wall=wall, raw=data):
-                continue
-            if is_new:
-                fresh.append(data)
-            elif record.key != self._keys.key:  # ours goes to all, as a `Hello`
-                renewed.append(data)
-        if problem and len(records) == 1:
-            raise problem
-        others = [peer for peer in self.roster.live_after_us() if peer != speaker]
-        for news, listeners in ((fresh, others), (renewed, others[:RELAYED_TO])):
-            if news:
-                self._commands += [Send(peer, Records(tuple(news[:MAX_RECORDS]))) for peer in listeners]
-
     def learn(self, records: Sequence[bytes], *, now: float, wall: float) -> None:
         """Presence records from the DHT, or our own. ProtocolError for a bad one."""
-        self._learn(records, None, now, wall)
+        self.introductions.learn(records, None, now=now, wall=wall)
 
     def lost(self, peer: bytes, now: float) -> None:
         """The stream to a peer closed, or it did not acknowledge in time."""
