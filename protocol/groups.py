@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from protocol.ledger import weights
-from protocol.messages import Contribution, Parent
+from protocol.messages import Contribution, Link, Parent
 
 Received = tuple[Contribution, bytes]
 """A contribution and its packed bytes."""
@@ -34,6 +34,20 @@ def best_group(received: Iterable[Received], *, tip: bytes, cumulative: int, cap
 def weight_of(group: Iterable[Received], cap: int) -> int:
     """What a link of these contributions weighs."""
     return sum(weights([contribution.tokens for contribution, _ in group], cap))
+
+
+def are_most(peers: Iterable[bytes], parent: Link, due: int, *, cap: int, sync_every: int) -> bool:
+    """Whether those who are here made more than half of their parent's link, by its own weights; half of that for each
+    due step missed.
+
+    Weights of two links alone cannot say so: a light peer that joins a heavy one brings the cap down, and both together
+    weigh less than the heavy one did.
+    """
+    here = set(peers)
+    shares = zip(parent.parts, weights([part.tokens for part in parent.parts], cap), strict=True)
+    weight = sum(share for part, share in shares if part.peer in here)
+    missed = max(0, (due - parent.due) // sync_every - 1)
+    return weight << (1 + missed) > parent.weight
 
 
 def is_enough(weight: int, due: int, parent: Parent, sync_every: int) -> bool:

@@ -145,8 +145,11 @@ class StateMessage(Message, frozen=True, tag=9):
     signature: Signature
 
 
+MAX_RECORDS: Final = 64
+
+
 class Records(Message, frozen=True, tag=10):
-    records: Annotated[tuple[Record, ...], msgspec.Meta(max_length=64)]
+    records: Annotated[tuple[Record, ...], msgspec.Meta(max_length=MAX_RECORDS)]
 
 
 MAX_BUSY: Final = 60_000

@@ -15,6 +15,7 @@ from typing import Any, Final
 from protocol.commands import START_AGAIN, Close, Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.contributing import Contributor, Refused
 from protocol.errors import ProtocolError
+from protocol.introducing import Introductions
 from protocol.ledger import Adoption, Ledger
 from protocol.messages import (
     FINISHED,
@@ -37,7 +38,6 @@ from protocol.messages import (
     sha256,
 )
 from protocol.pace import Pace
-from protocol.presence import decode_verified
 from protocol.repair import Repair
 from protocol.retrying import Retries
 from protocol.roster import Roster
@@ -84,6 +84,7 @@ class Node:
         emit = self._commands.append
         self.windows = Windows(rules=rules, ledger=ledger, roster=roster, emit=emit)
         self.repair = Repair(ledger=ledger, roster=roster, windows=self.windows, random=random, emit=emit)
+        self.introductions = Introductions(roster=roster, emit=emit)
         self.pace = Pace(roster=roster, schedule=schedule, emit=emit)
         self.retries = Retries(ledger=ledger, windows=self.windows, rules=rules, schedule=schedule, emit=emit)
         self.contributor = Contributor(ledger=ledger, arithmetic=arithmetic, keys=keys)
@@ -221,9 +222,9 @@ class Node:
             case Hello():
                 if message.version != VERSION:
                     raise ProtocolError("another version of the protocol")
-                self._learn([message.record], peer, now, wall)
+                self.introductions.learn([message.record], peer, now=now, wall=wall)
             case Records():
-                self._learn(message.records, None, now, wall)
+                self.introductions.learn(message.records, None, now=now, wall=wall)
 
     def _check_known(self, peer: bytes) -> None:
         """An answer can be large, and no stream leads to a stranger."""
@@ -288,32 +289,9 @@ class Node:
         self.retries.settled(chunk, due, now)
         self._commands.append(Settled(chunk=chunk, due=due, links=links, mix=mix))
 
-    def _learn(self, records: Sequence[bytes], speaker: bytes | None, now: float, wall: float) -> None:
-        """Records from the DHT or from peers; newly met peers are made known to the others."""
-        fresh = []
-        problem = None
-        for data in records:
-            try:
-                record = decode_verified(data, now=wall)
-            except ProtocolError as error:  # one that has just expired, or is a forgery, must not cost us the others
-                problem = error
-                continue
-            if record.run != self.ledger.run:
-                problem = ProtocolError("presence record of another run")
-                continue
-            is_new = record.key not in self.roster.neighbours
-            if self.roster.learn(record, now=now, wall=wall, raw=data) and is_new:
-                fresh.append(data)
-        if problem and len(records) == 1:
-            raise problem
-        if fresh:
-            for peer in self.roster.live():
-                if peer != speaker:
-                    self._commands.append(Send(peer, Records(tuple(fresh[:64]))))
-
     def learn(self, records: Sequence[bytes], *, now: float, wall: float) -> None:
         """Presence records from the DHT, or our own. ProtocolError for a bad one."""
-        self._learn(records, None, now, wall)
+        self.introductions.learn(records, None, now=now, wall=wall)
 
     def lost(self, peer: bytes, now: float) -> None:
         """The stream to a peer closed, or it did not acknowledge in time."""

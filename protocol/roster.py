@@ -129,6 +129,10 @@ class Roster:
         """Everyone else who is here, in key order."""
         return sorted(key for key in self.neighbours if key != self.key and not self.is_lost(key))
 
+    def live_after_us(self) -> list[bytes]:
+        """Everyone else who is here, on the circle of keys from ours on."""
+        return sorted(self.live(), key=lambda key: (key < self.key, key))
+
     def trainers(self) -> set[bytes]:
         """Peers that may contribute, ourselves included if we train."""
         peers = self.neighbours.items()

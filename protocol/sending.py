@@ -66,16 +66,25 @@ class Sending:
 
     def _to_next_owner(self, out: Outbound, now: float) -> None:
         out.since = inf
-        for index in range(out.cursor + 1, len(out.owners)):
-            out.cursor = index
-            if not self._roster.is_lost(out.owners[index]):
-                self._send(out, now)
-                return
+        index = self._here(out, out.cursor + 1)
+        out.cursor = min(index, len(out.owners) - 1)
+        if index < len(out.owners):
+            self._send(out, now)
+
+    def _here(self, out: Outbound, start: int) -> int:
+        """Index of the first owner from `start` on that is not lost; their number if there is none."""
+        rest = range(start, len(out.owners))
+        return next((index for index in rest if not self._roster.is_lost(out.owners[index])), len(out.owners))
 
     def _send(self, out: Outbound, now: float) -> None:
         out.since = now
-        self._emit(Send(out.owners[out.cursor], out.contribution, out.payload))
+        owner = out.owners[out.cursor]
+        self._emit(Send(owner, out.contribution, out.payload))
         self._arm(now + SILENT_AFTER * self.patience)
+        if owner == self._roster.key and out.cursor > 0:
+            # Those before us may be lost to us alone: the next one passes ours on to them if it can.
+            for other in out.owners[self._here(out, out.cursor + 1) :][:1]:
+                self._emit(Send(other, out.contribution, out.payload))
 
     def passed(self, chunk: int, due: int) -> tuple[bytes, ...]:
         """The owners that we have tried for this window and found lost or silent."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from protocol.commands import Close, Missed, Send
 from protocol.errors import ProtocolError
-from protocol.groups import Received, best_group, is_enough, weight_of
+from protocol.groups import Received, are_most, best_group, is_enough, weight_of
 from protocol.ledger import Ledger
 from protocol.messages import Contribution, Open, Parent, Part, most_tokens
 from protocol.roster import Roster
@@ -134,6 +134,8 @@ class Windows:
             self._through.setdefault(message.chunk, {})[message.peer] = (via, message.due)
         if message.due <= self._ledger.chains[message.chunk].due:
             self._answer(message, via or message.peer, now)
+            if via is None:
+                self._pass_on_late(message, payload)
             return
         gathering = self.gathering.get((message.chunk, message.due)) or self._start(message, via, now)
         self._take(gathering, message, payload, now, via)
@@ -156,7 +158,7 @@ class Windows:
             gathering.received[message.peer] = (message, payload)
             if gathering.to is None:
                 self._roster.late(message.peer, now - gathering.first)
-            elif via is None:
+            elif via is None and gathering.to != message.peer:
                 self._emit(Send(gathering.to, message, payload))
         if gathering.to is None:
             self._close_if_complete(gathering)
@@ -175,6 +177,16 @@ class Windows:
         assert newest is not None
         if newest.head != message.parent.head:
             self._emit(Send(to, newest.message, newest.payload))
+
+    def _pass_on_late(self, message: Contribution, payload: bytes) -> None:
+        """Who comes through us is as late at the owner that closed without it: that one waits for it next time."""
+        newest = self._ledger.chains[message.chunk].newest
+        assert newest is not None
+        named = any(part.peer == message.peer for part in newest.message.link.parts)
+        to = self._better(message.chunk, message.due, set())
+        if newest.message.link.due == message.due and not named and to not in (None, message.peer):
+            assert to is not None
+            self._emit(Send(to, message, payload))
 
     def came_late(self, peer: bytes, chunk: int, due: int, now: float) -> None:
         """A peer has reached a window. If that closed without it, it is waited for next time as long as it took."""
@@ -211,7 +223,7 @@ class Windows:
             self._close_if_complete(gathering)
             return
         self._arm(now + SILENT_AFTER * self.patience)
-        for peer in sorted(gathering.direct):
+        for peer in sorted(gathering.direct - {to}):
             self._emit(Send(to, *gathering.received[peer]))
 
     # Owning
@@ -257,8 +269,16 @@ class Windows:
         group = self._greatest(gathering)
         if not group:
             return []
-        weight = weight_of(group, self._rules.weight_cap)
-        return group if is_enough(weight, gathering.due, group[0][0].parent, self._rules.sync_every) else []
+        return group if self._is_enough(group, gathering) else []
+
+    def _is_enough(self, group: list[Received], gathering: Gathering) -> bool:
+        parent, due, newest = group[0][0].parent, gathering.due, self._ledger.chains[gathering.chunk].newest
+        cap, sync_every = self._rules.weight_cap, self._rules.sync_every
+        if newest is not None and newest.head == parent.head:
+            peers = [contribution.peer for contribution, _ in group]
+            if are_most(peers, newest.message.link, due, cap=cap, sync_every=sync_every):
+                return True
+        return is_enough(weight_of(group, cap), due, parent, sync_every)
 
     def _greatest(self, gathering: Gathering) -> list[Received]:
         chain, cap = self._ledger.chains[gathering.chunk], self._rules.weight_cap

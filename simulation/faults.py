@@ -119,19 +119,19 @@ def finish(swarm: Swarm) -> None:
 
 
 def windows_close(swarm: Swarm) -> None:
-    """Of every chunk a window of the calm was closed, if enough of the swarm is left for that.
+    """Of every chunk a window that opened a round or more into the calm was closed, if enough of the swarm is left.
 
     Those who are left may close at once with half of the last link's weight, with a quarter after one missed window.
     """
     plan = swarm.plan
     all_of_us = sum(weights([plan.tokens_of(peer.index) for peer in swarm.peers], WEIGHT_CAP))
     left = sum(weights([plan.tokens_of(peer.index) for peer in swarm.live], WEIGHT_CAP))
-    since = CALM_AFTER * plan.steps
+    since = CALM_AFTER * plan.steps + plan.sync_every
     if left <= all_of_us / 4:
         return
     for chunk in range(len(plan.fragment_of)):
         newest = max(peer.node.ledger.chains[chunk].due for peer in swarm.live)
-        if newest <= since:
+        if newest < since:
             raise Broken("windows-close", f"chunk {chunk} was last closed at step {newest}, the run has {plan.steps}")
 
 

@@ -133,7 +133,10 @@ class Invariants:
         if parent is None:
             return
         missed = (link.due - parent.due) // self._sync_every - 1
-        share = (weight / link.span) / (parent.weight / parent.span)
+        here = {part.peer for part in link.parts}
+        shares = weights([part.tokens for part in parent.parts], self._cap)
+        again = sum(share for part, share in zip(parent.parts, shares, strict=True) if part.peer in here)
+        share = max((weight / link.span) / (parent.weight / parent.span), again / parent.weight)
         if share * 2 ** (1 + missed) <= 1 - 1e-9:
             raise Broken("enough-of-us", f"{share:.2f} of the last link's weight after {missed} missed: {where}")
 

@@ -220,13 +220,25 @@ def cut_off() -> None:
 
 def asymmetric_link() -> None:
     """A peer that cannot reach one owner reaches it through another: its windows close once, and name it."""
+    _cut_from_the_owner(rank=-1)
+
+
+def asymmetric_second() -> None:
+    """So does the peer that is next in rank: it asks those behind it, and does not only wait to close alone."""
+    for seed in (13, 15):
+        _cut_from_the_owner(rank=1, seed=seed)
+    _cut_from_the_owner(rank=1, one_way=True)
+
+
+def _cut_from_the_owner(rank: int, *, seed: int = 13, one_way: bool = False) -> None:
+    """Chunk 0's first owner and the one of this rank have no way to each other, or only one from the owner."""
     plan = replace(CALM, steps=120)
-    swarm = Swarm(plan, seed=13)
+    swarm = Swarm(plan, seed)
     owner = first_owner(swarm, 0, 36)
-    # Not the next in rank: that one would close, alone, what it cannot hand to the first.
-    far = swarm.keys.index(swarm.peers[owner].node.roster.ranked([0, 1], 36)[0][-1])
+    far = swarm.keys.index(swarm.peers[owner].node.roster.ranked([0, 1], 36)[0][rank])
     swarm.clock.run(when(plan, 14))
-    swarm.network.cut(swarm.keys[owner], swarm.keys[far], 1e6)
+    ways = [(swarm.keys[far], swarm.keys[owner]), (swarm.keys[owner], swarm.keys[far])]
+    swarm.network.block(ways[:1] if one_way else ways, 1e6)
     swarm.clock.run(when(plan, plan.steps) + 20.0)
     require(len(swarm.heads()) == 1, "heads are equal at the end")
     for chunk, fragment in enumerate(plan.fragment_of):
@@ -350,6 +362,7 @@ SCENARIOS: Final[tuple[Callable[[], None], ...]] = (
     fast_and_corrupted,
     cut_off,
     asymmetric_link,
+    asymmetric_second,
     retried_chunk,
     nothing_is_urgent_after_an_outage,
     two_halves,

@@ -24,12 +24,13 @@ from protocol.ledger import Ledger
 from protocol.merging import Merges, Mix
 from protocol.messages import FINISHED, LEAVING, VERSION, Hello, encode
 from protocol.node import Node
-from protocol.pace import boundary
+from protocol.pace import boundary, owns_from
 from protocol.presence import Presence, decode_verified
 from protocol.roster import Roster
 from protocol.schedule import Schedule, Window, spread
 from protocol.window import Rules
 from simulation.disk import Disk, Snapshot, photograph, restore
+from simulation.fetching import Fetching
 from simulation.identity import RUN, CheapKeys, Identity
 from simulation.invariants import Invariants
 from simulation.memory import Remembered
@@ -138,6 +139,10 @@ class SimulatedPeer:
         self.refused = 0
         self.mixes: list[Mix] = []
         self.crashed = False
+        self.joined = False
+        """Whether this peer came to a run under way, with nothing of its own."""
+        self.bare: set[int] = set()
+        """Of such a peer: chunks whose outer parameters have not come yet."""
         self._origin = 1e5 * self.network.random()
         self._then: Callable[[], None] | None = None
         self._may_wait = 0.0
@@ -166,6 +171,19 @@ class SimulatedPeer:
         restore(snapshot, self.node.ledger)
         self.step, self.theta = snapshot.step, snapshot.theta.clone()
         self.anchors = [self.node.ledger.tip(chunk).anchor for chunk in range(len(self.anchors))]
+
+    def come_in(self, pace: int, bare: set[int]) -> None:
+        """A newcomer begins to train: from the swarm's outer parameters and at its pace, if there is one yet."""
+        if pace >= self.plan.sync_every:
+            self.joined, self.bare, self.step = True, set(bare), pace
+            self.anchors = [self.node.ledger.tip(chunk).anchor for chunk in range(len(self.anchors))]
+            self.theta = torch.stack(self.anchors)
+            self.merges = Merges(
+                overlap=self.plan.overlap, late_steps=self.plan.late_steps, fragment_of=self.plan.fragment_of
+            )
+        self.noticed.clear()
+        self.invariants.awake(self.key, self.now)
+        self.start()
 
     def enter(self, records: Sequence[bytes], *, dialling: bool) -> None:
         """Be on the network, knowing these presence records (our own is made here)."""
@@ -278,6 +296,8 @@ class SimulatedPeer:
         self.noticed.clear()
         self._do(lambda now: self.node.set_step(self.step, self.seconds, now))
         for window in windows:
+            if self._is_too_new(window):
+                continue
             self.merges.opened(window, self.own_step)
             local = [self.theta[chunk] for chunk in self.node.chunks_of(window.fragment)]
             tokens = self.own_step * self.plan.tokens_of(self.index)
@@ -290,6 +310,11 @@ class SimulatedPeer:
             self._when_settled(self._next_step)
         else:
             self._next_step()
+
+    def _is_too_new(self, window: Window) -> bool:
+        """A newcomer contributes nothing in its first τ steps, nor from parameters that are the initial ones."""
+        bare = not self.bare.isdisjoint(self.node.chunks_of(window.fragment))
+        return bare or (self.joined and self.own_step < self.plan.overlap)
 
     def _retry(self, window: Window) -> None:
         self.merges.opened(window, self.own_step)
@@ -334,8 +359,16 @@ class SimulatedPeer:
         for mix in self.merges.take(self.own_step):
             if isinstance(mix, Mix):
                 self.mixes.append(mix)
-                alpha = self.plan.mixing**mix.power
+                alpha = 0.0 if mix.chunk in self.bare else self.plan.mixing**mix.power
+                self._dress(mix.chunk)
                 self.theta[mix.chunk] = merge(self.theta[mix.chunk], self.anchors[mix.chunk], alpha)
+
+    def _dress(self, chunk: int) -> None:
+        """The first anchor of a bare chunk has come."""
+        if chunk in self.bare:
+            self.bare.discard(chunk)
+            if not self.bare:
+                self.node.repair.end_joining()
 
     # The network
 
@@ -426,7 +459,8 @@ class Swarm:
             self.network.crash(self.peers[index].key)
 
     def start_again(self, index: int, *, with_disk: bool) -> None:
-        """A killed peer is back: as itself with its newest snapshot, or, with nothing left, as a newcomer."""
+        """A killed peer is back: as itself with its newest snapshot, or, with nothing left, as a newcomer that fetches
+        what the others have first."""
         old = self.peers[index]
         assert old.crashed
         self._lives += 1
@@ -436,12 +470,17 @@ class Swarm:
         snapshot = peer.disk.newest(self.clock.now)
         if snapshot:
             peer.wake_up(snapshot)
+        pace = max((other.step for other in self.live), default=0)
+        peer.from_step = old.from_step if with_disk else owns_from(pace, self.plan.schedule)
         self.network.note("start-again", peer.key, snapshot.step if snapshot else 0)
         records = [other.record for other in self.live]
         self.peers[index] = peer
         self.invariants.awake(peer.key, peer.now)
         peer.enter(records, dialling=True)
-        peer.start()
+        if snapshot:
+            peer.start()
+        else:
+            Fetching(peer)
 
     def leave(self, index: int) -> None:
         """One peer says goodbye and goes."""

@@ -20,6 +20,7 @@ from protocol.messages import (
     LEAVING,
     TOKENS_A_STEP,
     TRAINING,
+    VERSION,
     Contribution,
     Heads,
     Hello,
@@ -30,6 +31,7 @@ from protocol.messages import (
     Parent,
     Part,
     Pull,
+    Records,
     StateMessage,
     Status,
     close_text,
@@ -45,7 +47,7 @@ from protocol.presence import encode as encode_record
 from protocol.signature import Ed25519Keys
 from simulation.network import Weather
 from simulation.scenarios import CALM, links, when
-from simulation.swarm import RUN, CheapKeys, Swarm
+from simulation.swarm import EPOCH, PRESENCE_LIFE, RUN, CheapKeys, SimulatedPeer, Swarm
 
 STRANGER = b"s" * 32
 
@@ -417,6 +419,33 @@ def test_a_bad_record_does_not_cost_us_the_others() -> None:
     assert keys[0].key in node.roster.neighbours and keys[1].key not in node.roster.neighbours
     with pytest.raises(ProtocolError, match="another run"):
         node.learn([foreign], now=now, wall=1.0)
+
+
+def test_renewed_records_go_round_without_the_dht(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two peers that cannot hear each other for longer than a record lives stay in each other's roster."""
+    monkeypatch.setattr(SimulatedPeer, "_publish", lambda self: None)
+    swarm = Swarm(replace(CALM, peers=5, steps=120), seed=11)
+    swarm.network.cut(swarm.keys[0], swarm.keys[1], 1e6)
+    swarm.clock.run(2 * PRESENCE_LIFE)
+    for one, other in ((0, 1), (1, 0)):
+        roster, now = swarm.peers[one].node.roster, swarm.peers[one].now
+        assert roster.is_lost(swarm.keys[other])
+        assert roster.neighbours[swarm.keys[other]].expires > now + PRESENCE_LIFE / 3
+
+
+def test_a_renewed_record_is_told_to_two_and_once_and_not_every_moment() -> None:
+    swarm = Swarm(replace(CALM, peers=6), seed=11)
+    swarm.clock.run(1.0)
+    node, now = swarm.peers[2].node, swarm.peers[2].now
+    node.take()
+    record = swarm.peers[0].identity.record(EPOCH + 5.0, PRESENCE_LIFE)
+    hello = encode(Hello(VERSION, record))
+    soon = encode(Hello(VERSION, swarm.peers[0].identity.record(EPOCH + 5.5, PRESENCE_LIFE)))
+    for frame, told in ((hello, [swarm.keys[3], swarm.keys[4]]), (hello, []), (soon, [])):
+        node.receive(swarm.keys[0], frame, b"", now=now, wall=EPOCH + 5.0)
+        sent = [one for one in node.take() if isinstance(one, Send) and isinstance(one.message, Records)]
+        assert [one.to for one in sent] == told
+        assert all(isinstance(one.message, Records) and one.message.records == (record,) for one in sent)
 
 
 def test_nobody_is_finished_while_a_window_of_its_own_is_open() -> None:

@@ -278,6 +278,45 @@ def test_what_was_passed_on_to_us_is_never_passed_on() -> None:
     assert bench.windows.gathering[0, 10].to is None
 
 
+def test_an_owner_whose_betters_are_lost_keeps_its_own_and_gives_it_to_the_next() -> None:
+    bench = Bench()
+    bench.roster.lose(A)
+    bench.roster.lose(B)
+    opened(bench, (A, ME, B, C))
+    assert [to for to, _ in bench.sends()] == [ME, C], "C may reach A; and if A is gone, we close"
+    first = Bench()
+    opened(first, (ME, A, B))
+    assert [to for to, _ in first.sends()] == [ME], "nobody is better than the first"
+
+
+def test_nothing_is_passed_on_to_its_own_contributor() -> None:
+    bench = Bench()
+    bench.rank(A, B, ME)
+    bench.roster.lose(A)
+    bench.receive(B, 10, 0.0)
+    assert bench.sends() == []
+    bench.receive(C, 10, 0.1)
+    assert bench.sends() == [(B, Contribution)]
+    bench.windows.lost(A, 0.2)
+    bench.roster.seen(A)
+    bench.windows.lost(C, 0.3)
+    assert bench.sends() == [(A, Contribution), (A, Contribution)], "a better one is here again: it gets all"
+
+
+def test_who_comes_through_us_too_late_is_waited_for_next_time() -> None:
+    bench = Bench()
+    link, old = bench.round(10, 0.0, B), bench.ledger.chains[0].base_head
+    bench.rank(A, ME, B)
+    bench.take()
+    parent = Parent(old, link.link.state, 0, 0, 0, 0, 0)
+    bench.receive(C, 10, 1.0, parent=parent)
+    assert bench.sends() == [(C, LinkMessage), (A, Contribution)]
+    bench.receive(B, 10, 1.0, parent=parent)
+    assert bench.sends() == [(B, LinkMessage)], "the link names it: it was not late"
+    bench.receive(C, 10, 1.0, parent=parent, via=B)
+    assert bench.sends() == [(B, LinkMessage)], "never passed on twice"
+
+
 def test_the_link_is_relayed_to_who_sent_to_us_named_or_not() -> None:
     bench = passing_on()
     bench.take()
@@ -314,7 +353,7 @@ def test_an_owner_that_our_own_contribution_gave_up_is_not_tried() -> None:
     bench.windows.sending.contribute(*bench.contribution(ME, 10), (A, ME, B), 0.0)
     bench.receive(C, 10, 0.5)
     bench.windows.handle_timer(SILENT_AFTER * bench.windows.patience)
-    assert bench.sends()[-1] == (ME, Contribution)
+    assert bench.sends()[-2:] == [(ME, Contribution), (B, Contribution)], "to ourselves; and B may reach A after all"
     bench.receive(ME, 10, SILENT_AFTER * bench.windows.patience)
     assert bench.windows.gathering[0, 10].to is None
 
@@ -537,6 +576,28 @@ def test_the_threshold_halves_with_every_round_missed(missed: int, peers: int) -
         if who:
             bench.windows.handle_timer(due + 1.0)
         assert (bench.closed() is not None) == closes
+
+
+def test_a_light_peer_that_joins_a_heavy_one_keeps_no_window_open() -> None:
+    bench = Bench()
+    bench.round(10, 0.0, B, tokens=1000)
+    bench.take()
+    bench.receive(C, 20, 10.0, tokens=10)
+    bench.receive(B, 20, 10.1, tokens=1000)
+    link = bench.closed()
+    assert link and link.link.weight == 50, "the cap holds: but all who made the last link are here"
+
+
+def test_who_made_less_than_half_of_the_last_link_does_not_close_with_others() -> None:
+    bench = Bench()
+    for peer, tokens in ((A, 100), (B, 100), (C, 120)):
+        bench.receive(peer, 10, 0.0, tokens)
+    bench.windows.handle_timer(1.0)
+    assert bench.closed()
+    bench.receive(C, 20, 10.0, tokens=10)
+    bench.receive(ME, 20, 10.0, tokens=10)
+    bench.windows.handle_timer(11.0)
+    assert bench.closed() is None
 
 
 def test_from_genesis_a_single_peer_may_close() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from protocol import merging, pace, retrying, sending, window
+from protocol.commands import Send
 from protocol.groups import weight_of
 from protocol.ledger import Adoption, Chain, Entry, Ledger
 from protocol.messages import Contribution, Parent
@@ -226,6 +227,17 @@ def passing_on_off(patch: Patch) -> None:
     patch.setattr(Windows, "_better", lambda self, chunk, due, silent: None)
 
 
+def only_the_owner_gets_it(patch: Patch) -> None:
+    """An owner that has lost all before it asks nobody else."""
+
+    def send(self: Sending, out: Outbound, now: float) -> None:
+        out.since = now
+        self._emit(Send(out.owners[out.cursor], out.contribution, out.payload))
+        self._arm(now + sending.SILENT_AFTER * self.patience)
+
+    patch.setattr(Sending, "_send", send)
+
+
 def passed_on_not_expected(patch: Patch) -> None:
     """Who reaches an owner only through another is not waited for."""
     original = Windows._expected
@@ -294,6 +306,7 @@ MUTANTS = [
     merges_lost,
     trainer_waits,
     passing_on_off,
+    only_the_owner_gets_it,
     passed_on_not_expected,
     retries_off,
     retries_whatever_the_network,

@@ -81,3 +81,54 @@ def test_a_donor_that_dies_while_it_gives_is_replaced_and_what_came_is_kept() ->
     assert not first, "it has contributed nothing before it had the state"
     finish(swarm)
     assert names(links(newcomer, 0)[-1], newcomer.key)
+
+
+def returns_with_nothing(swarm: Swarm, index: int) -> SimulatedPeer:
+    swarm.crash(index)
+    swarm.clock.run(swarm.clock.now + 1.0)
+    swarm.start_again(index, with_disk=False)
+    return swarm.peers[index]
+
+
+def run_until_it_trains(swarm: Swarm, peer: SimulatedPeer, limit: float) -> None:
+    end = swarm.clock.now + limit
+    while not peer.own_step:
+        assert swarm.clock.now < end, "it does not begin to train"
+        swarm.clock.run(swarm.clock.now + 0.05)
+
+
+def test_a_peer_that_returns_with_nothing_fetches_before_it_trains() -> None:
+    swarm = Swarm(PLAN, seed=23)
+    swarm.clock.run(when(PLAN, 43))
+    peer = returns_with_nothing(swarm, 0)
+    run_until_it_trains(swarm, peer, 10.0)
+    assert not peer.node.repair.bare() and not peer.bare
+    assert peer.step >= 43, "it begins at the swarm's step"
+    finish(swarm)
+    assert names(links(swarm.peers[1], 0)[-1], peer.key)
+
+
+def test_where_no_window_has_been_there_is_nothing_to_fetch() -> None:
+    swarm = Swarm(PLAN, seed=24)
+    swarm.clock.run(when(PLAN, 2))
+    peer = returns_with_nothing(swarm, 0)
+    run_until_it_trains(swarm, peer, 3.0)
+    assert peer.step < 10 and not peer.joined
+    finish(swarm)
+
+
+def test_what_begins_without_a_chunk_contributes_none_of_its_fragment() -> None:
+    plan = replace(PLAN, steps=200)
+    swarm = Swarm(plan, seed=25)
+    swarm.clock.run(when(plan, 43))
+    for other in swarm.peers:
+        other.node.repair.giving.ask = lambda *_: None  # type: ignore[method-assign]
+    peer = returns_with_nothing(swarm, 0)
+    run_until_it_trains(swarm, peer, 20.0)
+    assert peer.bare == set(range(20)), "nobody gave anything: it trains all the same"
+    swarm.clock.run(swarm.clock.now + 2 * plan.sync_every * plan.step_seconds)
+    assert not any(names(link, peer.key) for chunk in range(20) for link in links(swarm.peers[1], chunk))
+    for other in swarm.peers[1:]:
+        del other.node.repair.giving.ask
+    finish(swarm)
+    assert not peer.bare and names(links(swarm.peers[1], 0)[-1], peer.key)
