@@ -63,7 +63,8 @@ class Roster:
         self._shares: dict[int, dict[bytes, int]] = {}
         self._rates: Counter[bytes] = Counter()
         self.vanished: dict[bytes, float] = {}
-        """Trainers whose records expired before they had finished or said goodbye, and since when."""
+        """Trainers whose records expired before they had finished or said goodbye, and those whom the links of an
+        earlier life of ours name, while we have not heard of them; and since when."""
         self._rankings: dict[tuple[tuple[int, ...], tuple[bytes, ...]], dict[int, tuple[bytes, ...]]] = {}
         self.version = 0
         """Changes whenever a record comes or goes."""
@@ -78,13 +79,13 @@ class Roster:
             return False
         if not known and len(self.neighbours) >= MAX_NEIGHBOURS:
             return False
-        self.vanished.pop(record.key, None)
+        named = self.vanished.pop(record.key, None) is not None
         expires = now + (record.expires - wall)
         self.version += 1
         if known:
             known.record, known.expires, known.raw = record, expires, raw
         else:
-            self.neighbours[record.key] = Neighbour(record=record, expires=expires, raw=raw)
+            self.neighbours[record.key] = Neighbour(record=record, expires=expires, raw=raw, named=named)
         return True
 
     def forget_expired(self, now: float) -> None:

@@ -396,6 +396,25 @@ def test_who_ends_alone_does_not_call_it_agreed() -> None:
     assert node.agreed()
 
 
+def test_who_comes_back_misses_those_whom_its_links_name_until_it_meets_them() -> None:
+    swarm = swarm_at(22)
+    node, now = swarm.peers[0].node, swarm.peers[0].now
+    assert node.companions() == set(swarm.keys[1:])
+    for key in swarm.keys[1:]:
+        node.roster.lose(key)
+        del node.roster.neighbours[key]
+    assert node.agreed(), "it knows of nobody else"
+    node.resume(22, 2200, node.marks(), now)
+    assert node.all_finished() and not node.agreed()
+    for key in swarm.keys[2:]:
+        node.roster.learn(fresh_record(key), now=now, wall=1.0)
+        node.roster.say(key, Status(84, FINISHED, node.ledger.digest()))
+    assert node.agreed(), "three of four are here"
+    node.roster.learn(fresh_record(swarm.keys[1]), now=now, wall=1.0)
+    node.roster.lose(swarm.keys[1])
+    assert not node.all_finished(), "a link named it, so it may only be frozen"
+
+
 def fresh_record(key: bytes) -> Presence:
     return Presence(1, RUN, key, (), "train", True, 0, 1.0, 1e9)
 
