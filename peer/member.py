@@ -314,7 +314,12 @@ class Peer:
 
     def _warn_of_another(self, reached: int) -> None:
         """A newcomer that nobody can give anything to begins from the start, even if the run is over elsewhere."""
-        if reached or self.settings.lockstep or not self._in_outer(lambda: self._returning.said_by_anyone(0.0)):
+        if reached or self.settings.lockstep:
+            return
+        said = False
+        with suppress(NetworkFailed):
+            said = self._in_outer(lambda: self._returning.said_by_anyone(0.0))
+        if not said:
             return
         self.network.notice(
             "Peers have finished this run lately, and nobody who has its last state is here. Training starts from the "
@@ -327,7 +332,9 @@ class Peer:
             self.network.notice("This run has finished, and this peer has its last state: it gives it to who lacks it.")
             self._wait(lambda: self._in_outer(self.outer.met), LOOK_TIMEOUT, stop)
             return
-        word = self._in_outer(lambda: self._returning.words(LOOK_TIMEOUT))
+        word = None
+        with suppress(NetworkFailed):  # a DHT that does not answer must not keep us from training
+            word = self._in_outer(lambda: self._returning.words(LOOK_TIMEOUT), LOOK_TIMEOUT + CALL_TIMEOUT)
         if word is None:
             return
         seconds = self.settings.linger
