@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from entry import ready_address
+
 PATIENCE = 600.0
 """Seconds in which anything waited for must happen."""
 
@@ -131,16 +133,6 @@ def summary(folder: Path) -> dict[str, Any]:
     """A peer's account of itself so far."""
     found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return found
-
-
-def ready_address(server: subprocess.Popen[str]) -> str:
-    """The bootstrap server's first address, from its JSON lines."""
-    assert server.stdout is not None
-    for line in server.stdout:
-        event = json.loads(line)
-        if event.get("event") == "ready":
-            return str(event["addresses"][0])
-    raise SystemExit("the bootstrap server did not start")
 
 
 def main() -> None:

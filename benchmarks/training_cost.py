@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+from entry import ready_address
+
 WARM_UP = 20
 BATCH, SEQUENCE = 8, 128
 
@@ -162,16 +164,6 @@ def one_pair(folder: Path, steps: int) -> tuple[float, float]:
         for process in processes:
             process.wait(30)
     return alone, together
-
-
-def ready_address(server: subprocess.Popen[str]) -> str:
-    """The bootstrap server's first address, from its JSON lines."""
-    assert server.stdout is not None
-    for line in server.stdout:
-        event = json.loads(line)
-        if event.get("event") == "ready":
-            return str(event["addresses"][0])
-    raise SystemExit("the bootstrap server did not start")
 
 
 def main() -> None:

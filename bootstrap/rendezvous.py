@@ -205,11 +205,12 @@ class Rendezvous:
         return through != _NOBODY
 
     async def _now_joined(self, through: str) -> None:
-        before, self._through = self._through, through
+        before = self._through
         if through == _NOBODY:
             self.joined.clear()
         else:
             await self._look_around()
+        self._through = through  # not before: in between it would say that we have asked, and nobody answered
         if before or through != _BOOTSTRAP:
             self._notice(through.format(", ".join(self._join)))
 

@@ -14,6 +14,7 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
+_BLOCK: Final = 1 << 16
 _MODE: Final = 0o666
 """Less the user's umask, as for any file."""
 
@@ -48,7 +49,8 @@ class LineFile:
     """
 
     def __init__(self, path: Path, trouble: Callable[[OSError], None]) -> None:
-        """Opens the file now, made if missing; `trouble` hears of every failure, this one too."""
+        """Opens the file now, made if missing, without what a killed process left of its last line. `trouble` hears of
+        every failure, this one too."""
         self.lost = 0
         """Lines that are not in the file. A file that was deleted counts as one more."""
         self.closed = False
@@ -78,10 +80,9 @@ class LineFile:
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        drop_cut_line(self._path)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
-        size = os.fstat(self._descriptor).st_size
-        # An earlier process may have died in the middle of a line: keep that from spoiling the next one.
-        self._torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
+        self._torn = False
 
     def _append(self, line: str) -> None:
         if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
@@ -102,6 +103,21 @@ class LineFile:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = None
+
+
+def drop_cut_line(path: Path) -> None:
+    """Remove what a killed process left of its last line: a line that is not whole would spoil the next one."""
+    with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            end = start + newline + 1 if newline >= 0 else start
+            if newline >= 0:
+                break
+        if end < size:
+            file.truncate(end)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -26,9 +26,10 @@ from peer.assembly import Assembly
 from peer.issuing import Issuing
 from peer.mailbox import Anchor, Mailbox
 from peer.network import CALL_TIMEOUT, Network, NetworkFailed
-from peer.newcomer import Joined, Newcomer
+from peer.newcomer import STALLED, Joined, Newcomer
 from peer.outer import Outer
 from peer.parameters import Parameters
+from peer.returning import Returning, RunOver
 from peer.sealing import chunks_of
 from peer.settings import Settings
 from peer.snapshot_files import Index, Snapshot, SnapshotFolder
@@ -137,6 +138,7 @@ class Peer:
             node = self._assembly.node(self.arithmetic, parameters)
             self._restore(node)
             self.outer = network.call(self._make_outer(node))
+            self._returning = Returning(self.outer, network.rendezvous)
             network.call(self._start())
         except BaseException:
             self.record.close()
@@ -253,7 +255,7 @@ class Peer:
         index = snapshot.index
         self.step, self.own_step, self.tokens = index.step, index.own_step, index.tokens
         self._from_step, self.seat = index.from_step, index.seat
-        node.resume(index.step, index.tokens, index.marks)
+        node.resume(index.step, index.tokens, index.marks, clock.monotonic())
         for fragment, due, own_step in index.opened:
             self._merges.opened(Window(fragment, due), own_step)
         self._mixed = dict(enumerate(index.mixed))
@@ -267,6 +269,8 @@ class Peer:
         """Wait for the run's `start_peers`, if it has not begun yet; at most two minutes. Says what it waits for."""
         began = clock.monotonic()
         wanted, end, told = self.manifest.run.start_peers, began + GATHER_TIMEOUT, 0.0
+        if self.own_step and not self.settings.lockstep and not self.alone:
+            self._come_back(stop)
         while not stop() and not self.alone and not self.own_step:
             here = self._in_outer(self.outer.present)
             reached = self._in_outer(self.outer.furthest)
@@ -276,6 +280,7 @@ class Peer:
                 self._join_in(stop, reached)
             met = clock.monotonic() > began + LOOK_TIMEOUT or self._in_outer(self.outer.met)
             if reached or (here >= wanted and met):
+                self._warn_of_another(reached)
                 return
             if clock.monotonic() > end:
                 self.network.notice("Not all peers came; starting with those who are here.")
@@ -292,14 +297,81 @@ class Peer:
         sizes = [8 * chunk.numel + self.arithmetic.result_bytes(chunk.index) for chunk in self.chunks]
         newcomer = Newcomer(self.outer, sizes)
         seconds, look = newcomer.fetch(self.network.call, self.network.notice, lambda: stop() or bool(self.alone))
-        states, pace, self._bare = self._in_outer(self.outer.take_over)
-        for chunk, state in zip(self.chunks, states, strict=True):
-            self._parameters.write(chunk.fragment, chunk.start, state.anchor)
+        pace = self._begin_from_outer()
         self.step = min(pace or reached, self.schedule.steps)
         size = newcomer.size(look.linked - look.bare)
         self.joined = Joined(self.step, seconds, look.read, size, look.donors)
         self.record.write("joined", **asdict(self.joined))
         self.network.post(self.outer.set_step, self.step, None)
+
+    def _begin_from_outer(self) -> int:
+        """θ ← anchor, everywhere; the swarm's pace."""
+        pace: int
+        states, pace, self._bare = self._in_outer(self.outer.take_over)
+        for chunk, state in zip(self.chunks, states, strict=True):
+            self._parameters.write(chunk.fragment, chunk.start, state.anchor)
+        return pace
+
+    def _warn_of_another(self, reached: int) -> None:
+        """A newcomer that nobody can give anything to begins from the start, even if the run is over elsewhere."""
+        if reached or self.settings.lockstep:
+            return
+        said = False
+        with suppress(NetworkFailed):
+            said = self._in_outer(lambda: self._returning.said_by_anyone(0.0))
+        if not said:
+            return
+        self.network.notice(
+            "Peers have finished this run lately, and nobody who has its last state is here. Training starts from the "
+            "beginning, and makes another model than theirs."
+        )
+
+    def _come_back(self, stop: Callable[[], bool]) -> None:
+        """Look whether the run ended while this peer was away. RunOver if it did, and nobody has its last state."""
+        if self.finished:
+            self.network.notice("This run has finished, and this peer has its last state: it gives it to who lacks it.")
+            self._wait(lambda: self._in_outer(self.outer.met), LOOK_TIMEOUT, stop)
+            return
+        word = None
+        with suppress(NetworkFailed):  # a DHT that does not answer must not keep us from training
+            word = self._in_outer(lambda: self._returning.words(LOOK_TIMEOUT), LOOK_TIMEOUT + CALL_TIMEOUT)
+        if word is None:
+            return
+        seconds = self.settings.linger
+        if not self._in_outer(self._returning.company):
+            self.network.notice(
+                f"Others have finished this run, and this peer was away. Looking for one who still has its last state, "
+                f"at most {seconds:g} s."
+            )
+        here = self._wait(lambda: self._in_outer(self._returning.company), seconds, stop)
+        if not here and not stop() and not self.alone:
+            raise RunOver(
+                "this run has finished without this peer, and nobody who has its last state is here. Training on alone "
+                f"would make another model; the state of step {self.step} stays in {self._snapshots.folder.path}. To "
+                f"get the last one, start this peer again, and within {seconds:g} s one that finished."
+            )
+        if here and self._in_outer(lambda: self._returning.only_holders(self.schedule.steps)):
+            self._take_last_state(stop)
+
+    def _take_last_state(self, stop: Callable[[], bool]) -> None:
+        """Nobody trains any more: take what they ended with, as a newcomer does, unless it is not the last."""
+        self._in_outer(self.outer.begin_joining)  # repair then asks without hesitating
+        has = self._wait(lambda: self._in_outer(lambda: self._returning.has_last(self.schedule)), STALLED, stop)
+        self.network.post(self.outer.end_joining)
+        if not has:
+            return
+        self._begin_from_outer()
+        self._bare = frozenset()
+        self.step = self.schedule.steps
+        self.network.post(self.outer.set_step, self.step, None)
+        self.network.notice("This peer has taken over the state in which the others have finished this run.")
+
+    def _wait(self, condition: Callable[[], bool], seconds: float, stop: Callable[[], bool]) -> bool:
+        """Until it holds, at most so long, or until stopped or cut off; whether it does."""
+        end = clock.monotonic() + seconds
+        while not (found := condition()) and clock.monotonic() < end and not stop() and not self.alone:
+            self._in_outer(lambda: asyncio.sleep(0.1))
+        return found
 
     def _in_outer(self, work: Callable[[], Any], timeout: float = CALL_TIMEOUT) -> Any:
         return self.network.call(work(), timeout)

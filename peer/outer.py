@@ -43,6 +43,8 @@ LINKS_LOGGED: Final = 64
 WINDOWS_COUNTED: Final = 256
 """Newest due steps whose bytes are kept apart."""
 NEVER: Final = 3600.0
+GONE_AFTER: Final = 10.0
+"""Seconds of refused dials after which a process is taken for gone: one that is started again is back before."""
 
 
 class WindowBytes:
@@ -185,7 +187,14 @@ class Outer:
         end = clock.monotonic() + linger
         while clock.monotonic() < end and not self.node.all_finished():
             await asyncio.sleep(0.1)
+            self._note_the_gone()
         return self.node.agreed()
+
+    def _note_the_gone(self) -> None:
+        """A frozen machine answers no dial; one that refuses has no such process any more, and nobody to wait for."""
+        now = clock.monotonic()
+        since = {key: self.transport.refused_since(key) for key in self.node.roster.neighbours}
+        self.node.roster.gone = {key for key, when in since.items() if when is not None and now > when + GONE_AFTER}
 
     async def present(self) -> int:
         """How many trainers are here, ourselves included: those with an open stream, and those that announce

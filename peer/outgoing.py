@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _SLICE = 256 * 1024
 _CHECKS_PER_TIMEOUT = 6
+_REFUSALS = ("connection refused", "dial backoff")
+"""How p2pd ends its line for an address that nobody listens at, and for one that it will not dial again so soon."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class OutgoingLink:
         self.stream: OutgoingStream | None = None
         self._key, self._shared = key, shared
         self._on_connected, self._on_lost = on_connected, on_lost
+        self.refused_since: float | None = None
+        """Since when its machine has refused to be dialled; None if it has not lately, or did anything else since."""
         self._down = False
         self._redial = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"stream to {peer_id(key)}")
@@ -96,6 +100,7 @@ class OutgoingLink:
                 pause = options.first_retry
             except Unreachable as error:
                 why = str(error)
+                self._note_refusal(why)
             except Exception:  # dialled again, like any other break: one bug must not cost us the peer
                 log.exception("the stream to %s broke by an error of ours", peer_id(self._key))
                 why = "an error of ours"
@@ -116,7 +121,7 @@ class OutgoingLink:
         try:
             stream = OutgoingStream(self._key, reader, writer, self.backlog, self._shared)
             await stream.greet()
-            self.stream, self._down = stream, False
+            self.stream, self._down, self.refused_since = stream, False, None
             self._on_connected(self._key)
             return await stream.carry()
         finally:
@@ -130,6 +135,14 @@ class OutgoingLink:
             return self._key in await self._shared.daemon.connected()
         except DaemonError as error:
             raise Unreachable(str(error)) from error
+
+    def _note_refusal(self, why: str) -> None:
+        """A dial that was refused everywhere: nobody listens there. Where packets vanish, the peer may be asleep."""
+        dials = [line for line in why.splitlines() if line.lstrip().startswith("*")]
+        if not dials or not all(line.endswith(_REFUSALS) for line in dials):
+            self.refused_since = None
+        elif self.refused_since is None and any(line.endswith(_REFUSALS[0]) for line in dials):
+            self.refused_since = clock.monotonic()
 
     def _lose(self, why: str) -> None:
         self.backlog.clear()

@@ -8,19 +8,16 @@ counted, and training goes on.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from peer.disk import LineFile, log_trouble
 from protocol.schedule import Window
-
-_BLOCK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +57,6 @@ class Record:
     ) -> None:
         """`trouble` hears of lines that the disk refuses, in the thread that wrote them."""
         self._path = path
-        with suppress(OSError):
-            drop_cut_line(path)
         self._file = LineFile(path, trouble)
         self._lock = threading.Lock()
         self._fragment_of = fragment_of
@@ -133,18 +128,3 @@ class Record:
         """No more lines."""
         with self._lock:
             self._file.close()
-
-
-def drop_cut_line(path: Path) -> None:
-    """Remove what a killed process left of its last line: a line that is not whole would spoil the next one."""
-    with suppress(FileNotFoundError), path.open("r+b") as file:
-        size = end = file.seek(0, os.SEEK_END)
-        while end > 0:
-            start = max(0, end - _BLOCK)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            end = start + newline + 1 if newline >= 0 else start
-            if newline >= 0:
-                break
-        if end < size:
-            file.truncate(end)

@@ -92,6 +92,11 @@ class P2pdTransport(Transport):
         link = self._links.get(key)
         return link.backlog.num_bytes if link else 0
 
+    def refused_since(self, key: bytes) -> float | None:
+        """See Transport."""
+        link = self._links.get(key)
+        return link.refused_since if link else None
+
     async def close(self, flush: float = 0.0) -> None:
         """See Transport."""
         await self._flush(flush)

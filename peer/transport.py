@@ -109,6 +109,11 @@ class Transport(ABC):
     def queued(self, key: bytes) -> int:
         """Bytes of frames for `key` that are not yet handed to its stream."""
 
+    def refused_since(self, key: bytes) -> float | None:
+        """Since when (monotonic clock) the machine of `key` has refused every dial: no process listens there any more.
+        None if it does not, or if that cannot be told."""
+        return None
+
     @abstractmethod
     async def close(self, flush: float = 0.0) -> None:
         """Close everything, after up to `flush` seconds in which what is queued may still go out. Bounded in time."""

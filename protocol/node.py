@@ -96,10 +96,19 @@ class Node:
         """Of each chunk the tokens at the snapshot of our last contribution that a link names."""
         return [self.contributor.marks.get(chunk, 0) for chunk in range(len(self.fragment_of))]
 
-    def resume(self, step: int, tokens: int, marks: Sequence[int]) -> None:
-        """Go on after swarm step `step` and so many `tokens`, with an earlier life's `marks`. Before anything else."""
+    def companions(self) -> set[bytes]:
+        """Everyone else whom the newest link of some chunk names."""
+        newest = [chain.newest for chain in self.ledger.chains if chain.newest]
+        return {part.peer for entry in newest for part in entry.message.link.parts} - {self._keys.key}
+
+    def resume(self, step: int, tokens: int, marks: Sequence[int], now: float) -> None:
+        """Go on after swarm step `step` and so many `tokens`, with an earlier life's `marks`. Before anything else.
+
+        Those whom our links name are missing until we meet them: we may be the ones who were cut off.
+        """
         self.step = step
         self.contributor.resume(tokens, marks)
+        self.roster.vanished.update(dict.fromkeys(self.companions(), now))
 
     # What the trainer does
 

@@ -63,7 +63,10 @@ class Roster:
         self._shares: dict[int, dict[bytes, int]] = {}
         self._rates: Counter[bytes] = Counter()
         self.vanished: dict[bytes, float] = {}
-        """Trainers whose records expired before they had finished or said goodbye, and since when."""
+        """Trainers whose records expired before they had finished or said goodbye, and those whom the links of an
+        earlier life of ours name, while we have not heard of them; and since when."""
+        self.gone: set[bytes] = set()
+        """Lost peers whose processes have ended, by what their machines say: they are not frozen."""
         self._rankings: dict[tuple[tuple[int, ...], tuple[bytes, ...]], dict[int, tuple[bytes, ...]]] = {}
         self.version = 0
         """Changes whenever a record comes or goes."""
@@ -78,13 +81,13 @@ class Roster:
             return False
         if not known and len(self.neighbours) >= MAX_NEIGHBOURS:
             return False
-        self.vanished.pop(record.key, None)
+        named = self.vanished.pop(record.key, None) is not None
         expires = now + (record.expires - wall)
         self.version += 1
         if known:
             known.record, known.expires, known.raw = record, expires, raw
         else:
-            self.neighbours[record.key] = Neighbour(record=record, expires=expires, raw=raw)
+            self.neighbours[record.key] = Neighbour(record=record, expires=expires, raw=raw, named=named)
         return True
 
     def forget_expired(self, now: float) -> None:
@@ -142,6 +145,7 @@ class Roster:
         """Everyone else who may still need something of us: who is here, and trainers that may only be frozen."""
         others = [(self.is_lost(key), peer) for key, peer in self.neighbours.items() if key != self.key]
         here = [peer for lost, peer in others if not lost and peer.record.role != "serve"]
+        others = [(lost, peer) for lost, peer in others if peer.record.key not in self.gone or not lost]
         frozen = [peer for lost, peer in others if lost and peer.phase != LEAVING and peer.record.role == "train"]
         # Two peers behind NAT never meet: whoever owns serves them both.
         return here + [peer for peer in frozen if peer.named and not self.is_apart(peer.record.key)]
@@ -151,7 +155,8 @@ class Roster:
         trainers = [(key, peer) for key, peer in self.neighbours.items() if peer.record.role == "train"]
         ended = [key for key, peer in trainers if peer.status and peer.phase > TRAINING and peer.status.heads == heads]
         here = {*ended, *(key for key, _ in trainers if not self.is_lost(key))}
-        return len(self.vanished) >= max(1, len(here))
+        gone = [key for key, peer in trainers if key in self.gone and self.is_lost(key) and peer.phase == TRAINING]
+        return len(self.vanished) + len(gone) >= max(1, len(here))
 
     def seat(self, ours: int, from_step: int) -> int:
         """The seat in the data that we have by the records known, if we claim seat `ours`."""

@@ -90,16 +90,17 @@ class Swarm:
         optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
         join: Sequence[str] | None = None,
         model: nn.Module | None = None,
+        folder: str = "",
         **settings: Any,
     ) -> Replica:
-        """One more peer; it joins through the first one unless told otherwise."""
+        """One more peer; it joins through the first one, in a folder of its own, unless told otherwise."""
         model, notices, index = model or small_model(), [], len(self.replicas)
         if join is None:
             join = [self.replicas[0].address] if self.replicas else []
         steps = optimizer(model.parameters(), lr=0.05)
-        ours = potluck.Settings(
-            name=f"peer-{index}", out=self._folder / f"peer-{index}", join=tuple(join), linger=10, **settings
-        )
+        name = folder or f"peer-{index}"
+        settings = {"linger": 10, **settings}
+        ours = potluck.Settings(name=name, out=self._folder / name, join=tuple(join), **settings)
         peer = potluck.join(model, steps, tokens_per_step=64, manifest=manifest, settings=ours, notice=notices.append)
         replica = Replica(model, steps, peer, notices, index)
         self.replicas.append(replica)

@@ -16,7 +16,7 @@ import pytest
 from bootstrap.identity import Identity
 from peer.assembly import Assembly
 from peer.mailbox import Mailbox
-from peer.outer import LINKS_LOGGED, WINDOWS_COUNTED, Outer, WindowBytes
+from peer.outer import GONE_AFTER, LINKS_LOGGED, WINDOWS_COUNTED, Outer, WindowBytes
 from peer.parameters import ModuleParameters
 from peer.record import Record
 from peer.sealing import chunks_of, layout_of, seal
@@ -293,5 +293,24 @@ def test_two_that_nobody_can_dial_do_not_dial_each_other_but_count(run: Any) -> 
         assert await outer.present() == 1, "it can be dialled now, and does not answer yet"
         learn([], time.time() + 2)
         assert outer.transport.connecting == set()  # type: ignore[attr-defined]
+
+    run(check)
+
+
+def test_who_refuses_every_dial_for_long_is_taken_for_gone(run: Any) -> None:
+    async def check(outer: Outer) -> None:
+        now, since = time.monotonic(), dict[bytes, float]()
+        outer.transport.refused_since = since.get  # type: ignore[method-assign]
+        outer._note_the_gone()
+        assert outer.node.roster.gone == set()
+        since[ME.key] = now - GONE_AFTER / 2
+        outer._note_the_gone()
+        assert outer.node.roster.gone == set(), "it may be starting again"
+        since[ME.key] = now - GONE_AFTER - 1
+        outer._note_the_gone()
+        assert outer.node.roster.gone == {ME.key}
+        since.clear()
+        outer._note_the_gone()
+        assert outer.node.roster.gone == set(), "something listens there again"
 
     run(check)

@@ -10,7 +10,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.record import Record, WindowCounts, drop_cut_line
+from peer.disk import drop_cut_line
+from peer.record import Record, WindowCounts
 from protocol.schedule import Window
 
 FRAGMENT_OF = (0, 0, 1)

@@ -198,7 +198,10 @@ async def test_a_peer_that_cannot_be_reached_is_lost_once_and_can_be_forgotten(s
     assert one.transport.send(nobody, b"h", kind="x"), "it may yet answer"
     await one.seen.until(lambda: one.seen.lost)
     assert not one.transport.send(nobody, b"h", kind="x")
+    since = one.transport.refused_since(nobody)
+    assert since is not None and since <= time.monotonic(), "nobody listens there"
     one.transport.forget(nobody)
+    assert one.transport.refused_since(nobody) is None
     assert [key for key, _ in one.seen.lost] == [nobody]
     await one.transport.close()
 

@@ -368,6 +368,23 @@ def test_a_lost_trainer_is_waited_for_until_its_record_expires() -> None:
     assert node.all_finished() and node.agreed(), "one of four went without a word"
 
 
+def test_a_lost_trainer_whose_process_is_gone_is_not_waited_for() -> None:
+    swarm = swarm_at(22)
+    node = swarm.peers[0].node
+    for key in swarm.keys[1:]:
+        node.roster.say(key, Status(84, FINISHED, node.ledger.digest()))
+    node.roster.say(swarm.keys[1], Status(84, TRAINING, bytes(32)))
+    node.roster.gone = {swarm.keys[1]}
+    assert not node.all_finished(), "it speaks to us"
+    node.roster.lose(swarm.keys[1])
+    assert node.all_finished() and node.agreed(), "one of four was killed"
+    for key in swarm.keys[2:]:
+        node.roster.lose(key)
+        node.roster.say(key, Status(84, TRAINING, bytes(32)))
+        node.roster.gone.add(key)
+    assert node.all_finished() and not node.agreed(), "whoever refuses us, we may be the ones who were cut off"
+
+
 def test_who_only_said_that_it_trains_is_not_waited_for() -> None:
     swarm = swarm_at(22)
     node, now = swarm.peers[0].node, swarm.clock.now
@@ -396,6 +413,25 @@ def test_who_ends_alone_does_not_call_it_agreed() -> None:
     node.roster.learn(fresh_record(swarm.keys[2]), now=now, wall=1.0)
     node.roster.say(swarm.keys[2], Status(84, FINISHED, node.ledger.digest()))
     assert node.agreed()
+
+
+def test_who_comes_back_misses_those_whom_its_links_name_until_it_meets_them() -> None:
+    swarm = swarm_at(22)
+    node, now = swarm.peers[0].node, swarm.peers[0].now
+    assert node.companions() == set(swarm.keys[1:])
+    for key in swarm.keys[1:]:
+        node.roster.lose(key)
+        del node.roster.neighbours[key]
+    assert node.agreed(), "it knows of nobody else"
+    node.resume(22, 2200, node.marks(), now)
+    assert node.all_finished() and not node.agreed()
+    for key in swarm.keys[2:]:
+        node.roster.learn(fresh_record(key), now=now, wall=1.0)
+        node.roster.say(key, Status(84, FINISHED, node.ledger.digest()))
+    assert node.agreed(), "three of four are here"
+    node.roster.learn(fresh_record(swarm.keys[1]), now=now, wall=1.0)
+    node.roster.lose(swarm.keys[1])
+    assert not node.all_finished(), "a link named it, so it may only be frozen"
 
 
 def fresh_record(key: bytes) -> Presence:
