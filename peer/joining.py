@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from peer.manifest_file import read_manifest
-from peer.member import Peer
+from peer.member import Peer, snapshot_folder
 from peer.network import Network
 from peer.parameters import ModuleParameters, Parameters
 from peer.sealing import Patterns, check, layout_of, seal
@@ -42,7 +42,8 @@ def start(
     tokens_per_step: int,
     kept: Kept | None = None,
 ) -> Peer:
-    """A peer on a network that is up already, with a sealed manifest that fits the model."""
+    """A peer on a network that is up already, with a sealed manifest that fits the model and a folder of no other run
+    (`SnapshotFolder.check_run`)."""
     return Peer(network, manifest, parameters, optimizer, tokens_per_step=tokens_per_step, kept=kept)
 
 
@@ -77,6 +78,7 @@ def join(
     try:
         found = known or _sealed_for(network.find_manifest(run), model, patterns)
         parameters = parameters or ModuleParameters(model, layout_of(found, model, patterns))
+        snapshot_folder(settings, found).check_run()
         return start(network, found, parameters, optimizer, tokens_per_step=tokens_per_step, kept=kept)
     except BaseException:
         network.close()

@@ -87,7 +87,6 @@ class Peer:
     ) -> None:
         _check_peer(tokens_per_step, manifest, parameters.layout)
         folder = snapshot_folder(network.settings, manifest)
-        folder.check_run()
         self.manifest = manifest
         self.schedule = schedule_of(manifest)
         self.network = network
