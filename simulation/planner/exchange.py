@@ -3,7 +3,7 @@
 A window of a fragment with n chunks, of which the busiest owner has k: every peer sends the chunks that it does not own
 to their owners (contributions), and every owner sends the mean of its chunks to the M − 1 others (results). Sizes are
 those of the messages of docs/protocol.md section 3, framed, and with the acknowledgement that each frame costs; what
-TCP/IP and libp2p's own framing and encryption add is in `PAYLOAD_SHARE`. A test compares them with real messages' sizes.
+TCP/IP and libp2p's own framing and encryption add is in `PAYLOAD_SHARE`. Tests hold it against the real messages.
 """
 
 from __future__ import annotations

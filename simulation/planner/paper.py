@@ -1,7 +1,7 @@
 """Table 4 and Figure 16 of the paper, from its own conventions (docs/planner.md), with the true thresholds beside them.
 
 The paper prints, for a wanted utilization, the last bandwidth of its grid that does *not* reach it. `paper_gbits` is
-that; `true_gbits` is the next one, the first that does; `exact_gbits` is the bandwidth in between at which it is reached.
+that; `true_gbits` is the next one, the first that does; `exact_gbits` is where in between it is reached.
 """
 
 from __future__ import annotations

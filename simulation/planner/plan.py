@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -60,12 +60,12 @@ class Plan:
         """P."""
         return 1 if self.method != "streaming" else -(-self.shape.layers // self.fragment_layers)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[float, ...]:
         """Parameters of each fragment."""
         return self.shape.fragment_sizes(self.fragments)
 
-    @property
+    @cached_property
     def owners(self) -> Owners:
         """potluck's exchange."""
         return Owners(peers=self.peers, codec=self.codec, result_codec=self.result_codec)
@@ -102,9 +102,8 @@ def skipping(plan: Plan) -> Rounds:
 
 
 def _swarm(plan: Plan, factors: Floats, merge_wait: float | None) -> Swarm:
-    wire, made = plan.wire(factors), {}
-    for size in plan.sizes:
-        made[size] = made.get(size) or plan.owners.transfer(size, wire)
+    wire, owners = plan.wire(factors), plan.owners
+    made = {size: owners.transfer(size, wire) for size in set(plan.sizes)}
     return Swarm(
         step_seconds=plan.step_seconds,
         sync_every=plan.sync_every,

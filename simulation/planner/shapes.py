@@ -37,13 +37,13 @@ class Shape:
         return (self.parameters - self.outside) / self.layers
 
     def fragment_sizes(self, fragments: int) -> tuple[float, ...]:
-        """Parameters of each strided fragment: layer i is in fragment i mod P, what is outside in one of the smallest."""
+        """Parameters of each strided fragment: layer i is in fragment i mod P, the rest in one of the smallest."""
         sizes = [self.layer * len(range(index, self.layers, fragments)) for index in range(fragments)]
         sizes[sizes.index(min(sizes))] += self.outside
         return tuple(sizes)
 
     def flops(self, tokens: float) -> float:
-        """Of one inner step of so many tokens: forward and backward take 6 a parameter and token (Kaplan et al. 2020)."""
+        """Of one inner step of so many tokens: 6 a parameter and token (Kaplan et al. 2020)."""
         return 6.0 * self.active * tokens
 
 
