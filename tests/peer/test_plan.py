@@ -54,7 +54,7 @@ def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_target_finds_h_or_tau(capsys: pytest.CaptureFixture[str]) -> None:
-    slow = (*SMALL, "--bandwidth", "1mbit", "--target", "0.95")
+    slow = (*SMALL, "--upload", "1mbit", "--target", "0.95")
     free = result(capsys, *slow)
     assert free["target"]["free"] == "sync_every" and free["target"]["value"] == free["sync_every"] > 100
     assert free["target"]["reached"] and free["utilization"] >= 0.95
@@ -133,7 +133,7 @@ def test_figure_14_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:
         (("--model", "1b"), "--bandwidth: say"),
         (("--model", "1b", "--bandwidth", "fast"), "--bandwidth = 'fast'"),
         (("--model", "1b", "--upload", "1mbit"), "--bandwidth: say"),
-        (("--model", "1b", *LINK, "--latency", "40"), "--latency = '40'"),
+        (("--model", "1b", "--bandwidth", "1gbit", "--latency", "40"), "--latency = '40'"),
         (("--model", "7e9,32", *LINK), "--step-time: say"),
         (("--model", "7e9,32", *LINK, "--flops", "1e15"), "--tokens-per-step: say"),
         (("--model", "1b", *LINK, "--flops", "1e15", "--step-time", "1"), "--flops = '1e15': must not be together"),

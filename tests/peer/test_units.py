@@ -16,7 +16,7 @@ def test_bandwidths(text: str, bits: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "50", "mbit", "-5mbit", "0mbit", "1.2.3mbit", "50mbyte", "nanmbit", "1e999gbit"])
 def test_what_is_no_bandwidth(text: str) -> None:
-    with pytest.raises(UserError, match="--upload = .*such as 50mbit"):
+    with pytest.raises(UserError, match=r"--upload = .*such as 50mbit"):
         parse_bandwidth("--upload", text)
 
 
