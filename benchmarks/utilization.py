@@ -1,17 +1,17 @@
 """Compute utilization of real swarms over shaped links, against what `potluck plan` predicts for them.
 
-Each run is a bootstrap server and some peers in network namespaces of their own, the peers' uploads shaped by tbf. They
-train the smallest model; steps are stretched by sleeping (`--slowdown`), so that it is the link that decides and not
-the two processors. Three ways to merge:
+Each run is an entry node and some peers in network namespaces of their own, with their uploads shaped by tbf. Peers,
+streams, averaging and merges are real; the accelerator is not: an inner step sleeps for `--step` seconds and moves the
+parameters a little, so that it is the link that decides and not the processors. Three ways to merge:
 
     τ = 0, every merge awaited        nothing is hidden
-    τ, every merge awaited            as the paper, and as the planner's first line
+    τ, every merge awaited            as in the paper, and as the planner's first line
     τ, nothing awaited                potluck's default: what comes late is mixed late or skipped
 
-Prediction and measurement cover the same windows: a run's first round has none. The step time is the measured one.
-Needs root, `ip` and `tc`. Latency is that of the namespaces, next to none (there is no netem here).
+Prediction and measurement cover the same windows (a run's first round has none), with the step time as it was
+measured. Needs root, `ip` and `tc`. Latency is that of the namespaces, next to none: there is no netem here.
 
-    python benchmarks/utilization.py [--mbits 0.5 1 2 8] [--peers 2] [--steps 60] [--overlap 2] [--json]
+    python benchmarks/utilization.py [--mbits 0.5 1 2 8] [--peers 2] [--steps 72] [--overlap 2] [--json]
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,16 +32,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from protocol.manifest import changed  # noqa: E402
-from protocol.manifest_toml import dumps  # noqa: E402
-from protocol.presets import PRESETS  # noqa: E402
 from simulation.planner.plan import Plan, awaited, skipping  # noqa: E402
 from simulation.planner.shapes import SHAPES  # noqa: E402
 
 SYNC_EVERY, FRAGMENTS = 12, 4
-AWAITED = 60.0
+AWAITED = 20.0
 """`--merge-wait` of a run in which every merge is awaited, in seconds."""
-LONGEST_RUN = 600.0
+LONGEST_RUN = 240.0
 BUSY = 0.85
 """Share of the processors' time from which on they, and not the link, may have decided."""
 
@@ -72,6 +71,12 @@ def namespaces() -> Any:
 
 def write_manifest(folder: Path, peers: int, steps: int, overlap: int) -> Path:
     """The run's shared numbers."""
+    from peer.data import load_corpus
+    from peer.sealing import seal
+    from protocol.manifest import changed
+    from protocol.manifest_toml import dumps
+    from protocol.presets import PRESETS
+
     fields = {
         "run.name": "utilization",
         "run.steps": steps,
@@ -82,14 +87,44 @@ def write_manifest(folder: Path, peers: int, steps: int, overlap: int) -> Path:
         "codec.chunk": 65_536,
     }
     path = folder / "run.toml"
-    path.write_text(dumps(changed(PRESETS["demo"], fields)))
+    path.write_text(dumps(seal(changed(PRESETS["demo"], fields), load_corpus("bible"))))
     return path
+
+
+def take_part(folder: Path, join: str, index: int, step_seconds: float, wait: float | None) -> None:
+    """One peer: steps by the clock, moves its parameters, and says where its time went."""
+    import torch
+
+    import potluck
+    from peer.models import Decoder, preset
+
+    torch.set_num_threads(1)
+    model = Decoder(preset("tiny"))
+    potluck.initialize(model, 0, model.initial_stds())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    out = folder / f"peer-{index}"
+    settings = potluck.Settings(name=f"peer-{index}", out=out, join=(join,), merge_wait=wait, snapshot_every=0)
+    with potluck.join(model, optimizer, manifest=folder / "run.toml", settings=settings, tokens_per_step=1024) as peer:
+        while not peer.finished:
+            time.sleep(step_seconds)
+            with torch.no_grad():
+                model.blocks[peer.own_step % 4].mlp_in.weight.mul_(1.001)
+            optimizer.step()
+        times, counts = peer.times, peer.record.counts(None)
+        found = {
+            "steps": peer.own_step,
+            "total": times.total,
+            "waiting": times.waiting,
+            "opened": counts.opened,
+            "merged": counts.merged,
+        }
+        (folder / f"{index}.json").write_text(json.dumps(found))
 
 
 def shape(internet: Any, namespace: str, mbit: float) -> None:
     """Let no more than this out of a namespace."""
     rate = f"{round(mbit * 1e6)}bit"
-    tbf = ["tc", "qdisc", "add", "dev", "wan", "root", "tbf", "rate", rate, "burst", "4kb", "latency", "300ms"]
+    tbf = ["tc", "qdisc", "add", "dev", "wan", "root", "tbf", "rate", rate, "burst", "4kb", "limit", "1mb"]
     done = subprocess.run(["ip", "netns", "exec", namespace, *tbf], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"tbf: {done.stderr.strip()}")
@@ -121,33 +156,27 @@ def one_run(given: argparse.Namespace, mbit: float, overlap: int, wait: float | 
 def train(
     internet: Any, folder: Path, given: argparse.Namespace, mbit: float, overlap: int, wait: float | None
 ) -> list[dict[str, Any]]:
-    """The peers' summaries after a run."""
-    text = folder / "text.txt"
-    text.write_text("".join(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))) * 4)
+    """What the peers say of themselves after a run."""
     manifest = write_manifest(folder, given.peers, given.steps, overlap)
-    entry = internet.server(1)
-    node = start(
-        internet, entry, "bootstrap", "--json", "--manifest", str(manifest), "--data", str(text),
-        "--listen", "/ip4/0.0.0.0/tcp/4001", "--identity", str(folder / "key"), stdout=subprocess.PIPE,
-    )  # fmt: skip
-    address = ready_address(node)
+    listen = ("--listen", "/ip4/0.0.0.0/tcp/4001", "--identity", str(folder / "key"))
+    command = ("-m", "peer.cli", "bootstrap", "--json", "--manifest", str(manifest), *listen)
+    address = ready_address(start(internet, internet.server(1), *command, stdout=subprocess.PIPE))
     peers = []
     for index in range(given.peers):
         home = internet.server(index + 2)
         shape(internet, home, mbit)
-        flags = ["--join", address, "--data", str(text), "--out", str(folder / f"peer-{index}"), "--threads", "1"]
-        flags += ["--batch", "1", "--json", "--slowdown", str(given.slowdown), "--snapshot-every", "0"]
-        flags += [] if wait is None else ["--merge-wait", str(wait)]
-        peers.append(start(internet, home, "peer", *flags, stdout=subprocess.DEVNULL))
+        role = ["--role", str(index), "--folder", str(folder), "--join", address, "--step", str(given.step)]
+        role += [] if wait is None else ["--wait", str(wait)]
+        peers.append(start(internet, home, str(Path(__file__).resolve()), *role, stdout=subprocess.DEVNULL))
     for index, peer in enumerate(peers):
         if peer.wait(LONGEST_RUN):
             raise SystemExit(f"peer {index} failed: see its stderr above")
-    return [json.loads((folder / f"peer-{index}" / "summary.json").read_text()) for index in range(given.peers)]
+    return [json.loads((folder / f"{index}.json").read_text()) for index in range(given.peers)]
 
 
 def start(internet: Any, namespace: str, *arguments: str, stdout: int) -> subprocess.Popen[str]:
-    """`potluck` with these arguments in a namespace."""
-    command = [sys.executable, "-m", "peer.cli", *arguments]
+    """Python with these arguments in a namespace."""
+    command = [sys.executable, *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process: subprocess.Popen[str] = internet.popen(
         namespace, command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=stdout
@@ -166,18 +195,14 @@ def ready_address(server: subprocess.Popen[str]) -> str:
 
 
 def row(
-    given: argparse.Namespace,
-    summaries: list[dict[str, Any]],
-    mbit: float,
-    overlap: int,
-    wait: float | None,
-    cpu: float,
+    given: argparse.Namespace, found: list[dict[str, Any]], mbit: float, overlap: int, wait: float | None, *, cpu: float
 ) -> Row:
     """Measured beside predicted."""
-    training = sum(one["seconds"]["training"] for one in summaries)
-    step = training / sum(one["inner_steps"] for one in summaries)
-    windows = sum(one["windows"]["opened"] for one in summaries)
-    merged = sum(one["windows"]["merged"] for one in summaries)
+    total, waited, windows, merged = (
+        sum(one[key] for one in found) for key in ("total", "waiting", "opened", "merged")
+    )
+    training = total - waited
+    step = training / sum(one["steps"] for one in found)
     plan = Plan(
         shape=SHAPES["tiny"],
         method="streaming",
@@ -197,9 +222,9 @@ def row(
         overlap=overlap,
         awaited=wait == AWAITED,
         step_seconds=step,
-        measured=sum(one["utilization"] for one in summaries) / len(summaries),
+        measured=training / total,
         predicted=training / (training + waits),
-        windows=windows // len(summaries),
+        windows=windows // len(found),
         late_or_skipped=1 - merged / max(1, windows),
         predicted_late_or_skipped=1 - float(rounds.in_time[0]),
         cpu=cpu,
@@ -223,11 +248,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mbits", type=float, nargs="+", default=[0.5, 1, 2, 8])
     parser.add_argument("--peers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=72)
     parser.add_argument("--overlap", type=int, default=2)
-    parser.add_argument("--slowdown", type=float, default=20.0)
+    parser.add_argument("--step", type=float, default=0.25, help="seconds of an inner step")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--role", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--join", help=argparse.SUPPRESS)
+    parser.add_argument("--wait", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.role is not None:
+        take_part(given.folder, given.join, given.role, given.step, given.wait)
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
     if not given.json:
         print("Mbit/s   τ  merges        step  measured  predicted  diff.  late  predicted   CPU", flush=True)
     ways = ((0, AWAITED), (given.overlap, AWAITED), (given.overlap, None))
