@@ -11,7 +11,7 @@ parameters a little, so that it is the link that decides and not the processors.
 Prediction and measurement cover the same windows (a run's first round has none), with the step time as it was
 measured. Needs root, `ip` and `tc`. Latency is that of the namespaces, next to none: there is no netem here.
 
-    python benchmarks/utilization.py [--mbits 0.5 1 2 8] [--peers 2] [--steps 72] [--overlap 2] [--json]
+    python benchmarks/utilization.py [--mbits 1 2 4 16] [--peers 2] [--steps 72] [--overlap 2] [--json]
 """
 
 from __future__ import annotations
@@ -243,10 +243,16 @@ def words(one: Row) -> str:
     )
 
 
+def end(*_: object) -> None:
+    """On SIGTERM: let the namespaces be removed, and nothing disturb that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+
+
 def main() -> None:
     """All runs, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mbits", type=float, nargs="+", default=[0.5, 1, 2, 8])
+    parser.add_argument("--mbits", type=float, nargs="+", default=[1, 2, 4, 16])
     parser.add_argument("--peers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=72)
     parser.add_argument("--overlap", type=int, default=2)
@@ -260,7 +266,7 @@ def main() -> None:
     if given.role is not None:
         take_part(given.folder, given.join, given.role, given.step, given.wait)
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
+    signal.signal(signal.SIGTERM, end)
     if not given.json:
         print("Mbit/s   τ  merges        step  measured  predicted  diff.  late  predicted   CPU", flush=True)
     ways = ((0, AWAITED), (given.overlap, AWAITED), (given.overlap, None))

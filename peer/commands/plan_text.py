@@ -52,12 +52,9 @@ def _setting(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _too_slow(found: Mapping[str, Any]) -> str:
-    a_round = found["round"]
-    takes = format_seconds(a_round["exchange_seconds"] / found["fragments"])
     return (
-        f"A window takes {takes} on average and τ hides {format_seconds(found['overlap'] * found['step_seconds'])}: "
-        f"{found['potluck']['skipped']:.0%} of the windows would come too late to be merged. A greater τ or H, smaller "
-        "fragments or a faster link would help."
+        f"This link cannot carry the windows in time: {found['potluck']['skipped']:.0%} of them would be skipped. A "
+        "greater τ or H, smaller fragments, fewer bits or a faster link would help."
     )
 
 
@@ -70,7 +67,8 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         waits = f"which waits at most {format_seconds(wait)}" if wait else "which does not wait for merges"
         yield "  with potluck,", f"{potluck['utilization']:.1%}", waits
         yield "  windows merged in time", f"{potluck['in_time']:.1%}", ""
-        yield "  late, skipped", f"{potluck['late']:.1%}", f"{potluck['skipped']:.1%} skipped"
+        yield "  merged late", f"{potluck['late']:.1%}", ""
+        yield "  skipped", f"{potluck['skipped']:.1%}", ""
     yield f"a {each}", format_seconds(a_round["seconds"]), ""
     yield "  exchange", format_seconds(a_round["exchange_seconds"]), "from opening to the last result, summed"
     yield "  of it hidden", format_seconds(a_round["hidden_seconds"]), "behind training"

@@ -26,8 +26,8 @@ AWAITED_ROUNDS: Final = (3, 4)
 SKIPPING_ROUNDS: Final = (24, 16)
 """The same where nothing waits: a queue then grows until windows are given up."""
 PATIENCE_FLOOR: Final = 1.0
-GIVEN_UP: Final = 6.0
-"""A window without a link is missing after so many times max(1 s, τ steps) (docs/protocol.md, section 4)."""
+"""Owners close at most max(1 s, τ steps) after a window's first contribution, and a contribution that still waits on a
+stream then is dropped (docs/protocol.md, sections 4 and 5): here, a window that could not begin to leave by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class _Run:
         """(step after which it is too late, arrival) of those that have, and whose results were not there."""
         self.windows = 0
         self.exchange, self.in_time, self.late = self.zero, self.zero, self.zero
-        self.patience = GIVEN_UP * max(PATIENCE_FLOOR, swarm.overlap * swarm.step_seconds)
+        self.patience = max(PATIENCE_FLOOR, swarm.overlap * swarm.step_seconds)
 
     def run(self) -> Rounds:
         swarm = self.swarm

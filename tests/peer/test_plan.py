@@ -64,7 +64,7 @@ def test_a_target_finds_h_or_tau(capsys: pytest.CaptureFixture[str]) -> None:
     assert both["target"]["free"] is None and not both["target"]["reached"]
     assert both["target"]["bandwidth_needed"]["up_mbit"] > 1
     assert "Target 0.95: not reached.\n" in said(capsys, *slow, "--sync-every", "100", "--overlap", "2")
-    assert "too late to be merged" in said(capsys, *slow, "--sync-every", "100", "--overlap", "2")
+    assert "cannot carry the windows in time" in said(capsys, *slow, "--sync-every", "100", "--overlap", "2")
 
 
 def test_flops_make_the_step_time(capsys: pytest.CaptureFixture[str]) -> None:
