@@ -14,6 +14,8 @@ from peer.cli import run
 from peer.commands.plan import make_plan
 from peer.commands.plan_options import PlanOptions
 
+pytestmark = pytest.mark.timeout(300)  # a few seconds of processor, on machines that may be busy
+
 ROOT = Path(__file__).parents[2]
 LINK = ("--bandwidth", "50mbit", "--latency", "25ms")
 SMALL = ("plan", "--model", "7e7,12", "--step-time", "1", *LINK)

@@ -8,6 +8,8 @@ import pytest
 from simulation.planner.paper import GRID, METHODS, UTILIZATIONS, Cell, at, column, figure16, run, table
 from simulation.planner.shapes import PAPER_MODELS, PAPER_SCALES
 
+pytestmark = pytest.mark.timeout(300)  # a few seconds of processor, on machines that may be busy
+
 PRINTED = {
     ("1B", "data-parallel"): (86.8, 152.6, 184.2, 222.3, 569.0),
     ("1B", "diloco"): (1.4, 6.2, 13.3, 23.3, 86.8),
