@@ -14,12 +14,14 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from peer.commands.options import PeerOptions, SwarmOptions
+from peer.commands.plan_options import PlanOptions
 from peer.exit_codes import DONE, FAILED, INTERRUPTED, MISTAKE, NO_READER
 from peer.output import complain, discard, open_standard_streams
 from protocol.errors import UserError
 
 _NO_SWARM_FLAGS = SwarmOptions()
 _NO_PEER_FLAGS = PeerOptions()
+_NO_PLAN_FLAGS = PlanOptions()
 
 
 def _version() -> str:
@@ -126,6 +128,14 @@ def simulate(
     from peer.commands.simulate import SimulateOptions, run_simulate
 
     return run_simulate(SimulateOptions(peers=peers, seeds=seeds, faults=faults, first=first, jobs=jobs, json=json))
+
+
+@app.command
+def plan(options: Annotated[PlanOptions, Parameter(name="*")] = _NO_PLAN_FLAGS) -> int:
+    """Know before you start: utilization, traffic and memory of a model on given links."""
+    from peer.commands.plan import run_plan
+
+    return run_plan(options)
 
 
 def main(argv: list[str] | None = None) -> None:

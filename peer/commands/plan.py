@@ -1,0 +1,228 @@
+"""`potluck plan`: how busy a model's accelerators stay on given links, before anything is started (docs/planner.md).
+
+With peer/commands/simulate.py the only module here that imports `simulation` (docs/decisions/0013, 0017).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from peer.commands.plan_options import PlanOptions
+from peer.commands.plan_text import charts_text, paper_text, plan_text
+from peer.exit_codes import DONE
+from peer.output import write_line
+from peer.screen import width_of
+from peer.units import parse_bandwidth, parse_flops, parse_seconds
+from protocol.errors import UserError
+from simulation.charts import Chart, check_plot, save_charts
+from simulation.planner import paper
+from simulation.planner.document import document, solved
+from simulation.planner.exchange import MOST_PARTS, PACKED
+from simulation.planner.figures import FIGURES, of_plan
+from simulation.planner.plan import LONGEST_ROUND, METHODS, Plan
+from simulation.planner.shapes import Shape, parse_model
+
+SYNC_EVERY: Final = 100
+OVERLAP: Final = 5
+FRAGMENT_LAYERS: Final = 3
+
+
+def run_plan(options: PlanOptions) -> int:
+    """Print the plan, the paper's table or a figure; the exit code. UserError for flags that make no plan."""
+    _check_kind(options)
+    if options.plot:
+        check_plot(options.plot)
+    if options.paper:
+        _print(options, _paper(options), paper_text)
+    elif options.figure is not None:
+        _figure(options)
+    else:
+        _plan(options)
+    return DONE
+
+
+def _check_kind(options: PlanOptions) -> None:
+    """One of a plan, the table and a figure."""
+    if options.paper and options.figure is not None:
+        raise UserError.field("--figure", options.figure, "must not be together with --paper")
+    if options.at is not None and not options.paper:
+        raise UserError.field("--at", options.at, "is for --paper; a plan's own link is --bandwidth")
+    if options.figure is not None and options.figure not in FIGURES:
+        raise UserError.field("--figure", options.figure, f"must be one of {', '.join(map(str, FIGURES))}")
+    if options.paper and options.plot:
+        raise UserError.field("--plot", str(options.plot), "is not for --paper: use --figure 4 or --figure 16")
+    if options.target is not None and not 0 < options.target < 1:
+        raise UserError.field("--target", options.target, "must be above 0 and below 1")
+    if not options.paper and options.figure is None:
+        return
+    if options.target is not None and not options.paper:
+        raise UserError.field("--target", options.target, "must be left out with --figure")
+    if options.model is not None:
+        raise UserError.field("--model", options.model, "must be left out with --paper and --figure: they have theirs")
+
+
+def _print(options: PlanOptions, found: dict[str, Any], text: Callable[[Mapping[str, Any], int | None], str]) -> None:
+    write_line(sys.stdout, json.dumps(found, indent=1) if options.json else text(found, width_of(sys.stdout)))
+
+
+def _paper(options: PlanOptions) -> dict[str, Any]:
+    wanted = paper.UTILIZATIONS if options.target is None else (options.target,)
+    found: dict[str, Any] = {
+        "cells": paper.as_json(paper.table(wanted)),
+        "figure16": paper.as_json(paper.figure16(wanted)),
+    }
+    if options.at is not None:
+        found["at"] = paper.at(parse_bandwidth("--at", options.at) / 1e9)
+    return found
+
+
+def _figure(options: PlanOptions) -> None:
+    assert options.figure is not None
+    charts = FIGURES[options.figure]()
+    if options.figure == 14 and not (options.plot or options.json):
+        raise UserError.field("--figure", 14, "is a picture: give --plot FILE, or --json for its numbers")
+    if options.plot:
+        save_charts(options.plot, charts)
+    found = {"figure": options.figure, "charts": [_chart_as_json(chart) for chart in charts]}
+    if options.json or options.figure != 14:
+        _print(options, found, charts_text)
+    if options.plot and not options.json:
+        write_line(sys.stdout, f"Drawn into {options.plot}.")
+
+
+def _chart_as_json(chart: Chart) -> dict[str, Any]:
+    lines = [
+        {"label": line.label, "xs": list(map(_finite, line.xs)), "ys": list(map(_finite, line.ys))}
+        for line in chart.series
+    ]
+    return {"title": chart.title, "x": chart.x_label, "y": chart.y_label, "note": chart.note, "series": lines}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _plan(options: PlanOptions) -> None:
+    plan, target = make_plan(options), None
+    if options.target is not None:
+        plan, target = solved(plan, options.target, _free(options))
+    found = document(plan)
+    if target:
+        found["target"] = target
+    if options.plot:
+        save_charts(options.plot, of_plan(plan))
+    _print(options, found, plan_text)
+    if options.plot and not options.json:
+        write_line(sys.stdout, f"Drawn into {options.plot}.")
+
+
+def _free(options: PlanOptions) -> str | None:
+    """What --target may choose: H, or τ if H is given; nothing if both are, or there is neither."""
+    if options.method == "data-parallel":
+        return None
+    if options.sync_every is None:
+        return "sync_every"
+    return "overlap" if options.overlap is None else None
+
+
+def make_plan(options: PlanOptions) -> Plan:
+    """The plan that the flags ask for; UserError for what makes no sense."""
+    if options.model is None:
+        raise UserError("--model: say what is to be planned for, as --model 1b or --model 7e9,32 (or --paper)")
+    _check_method(options)
+    shape = parse_model(options.model)
+    up, down = _link(options)
+    parallel, streaming = options.method == "data-parallel", options.method == "streaming"
+    codec = options.codec or ("bf16" if parallel else "e3m0")
+    plan = Plan(
+        shape=shape,
+        method=options.method,
+        step_seconds=_step_seconds(options, shape),
+        up=up,
+        down=down,
+        latency=parse_seconds("--latency", options.latency),
+        peers=options.peers,
+        sync_every=1 if parallel else _or(options.sync_every, SYNC_EVERY),
+        overlap=_or(options.overlap, OVERLAP if streaming else 0),
+        fragment_layers=_or(options.fragment_layers, min(FRAGMENT_LAYERS, shape.layers)),
+        codec=codec,
+        result_codec=options.result_codec or codec,
+        merge_wait=options.merge_wait,
+    )
+    _check(plan, options)
+    return plan
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _check_method(options: PlanOptions) -> None:
+    """That there is such a method, and that it has what was given."""
+    if options.method not in METHODS:
+        raise UserError.field("--method", options.method, f"must be one of {', '.join(METHODS)}")
+    of_parallel = ("sync_every", "overlap", "result_codec", "merge_wait") if options.method == "data-parallel" else ()
+    of_whole = ("fragment_layers",) if options.method != "streaming" else ()
+    for name in (*of_parallel, *of_whole):
+        if (value := getattr(options, name)) is not None:
+            raise UserError.field(f"--{name.replace('_', '-')}", value, f"must be left out with {options.method}")
+
+
+def _link(options: PlanOptions) -> tuple[float, float]:
+    """Bits a second up and down."""
+    both = None if options.bandwidth is None else parse_bandwidth("--bandwidth", options.bandwidth)
+    up = both if options.upload is None else parse_bandwidth("--upload", options.upload)
+    down = both if options.download is None else parse_bandwidth("--download", options.download)
+    if up is None or down is None:
+        raise UserError(
+            "--bandwidth: say what a peer's link carries, as --bandwidth 50mbit; or --upload and --download"
+        )
+    return up, down
+
+
+def _step_seconds(options: PlanOptions, shape: Shape) -> float:
+    if options.step_time is not None:
+        if options.flops is not None:
+            raise UserError.field("--flops", options.flops, "must not be together with --step-time")
+        _within("--step-time", options.step_time, 1e-6, 1e6, "seconds, above 0")
+        return options.step_time
+    if options.flops is not None:
+        return _from_flops(options, options.flops, shape)
+    if shape.step_seconds is not None:
+        return shape.step_seconds
+    raise UserError("--step-time: say how long an inner step takes, in seconds; or --flops and --tokens-per-step")
+
+
+def _from_flops(options: PlanOptions, flops: str, shape: Shape) -> float:
+    if options.tokens_per_step is None:
+        raise UserError("--tokens-per-step: say on how many tokens a peer trains in one inner step")
+    _within("--tokens-per-step", options.tokens_per_step, 1, 1e12, "at least 1")
+    _within("--mfu", options.mfu, 1e-6, 1, "above 0 and at most 1")
+    active = shape.active if options.active is None else options.active
+    _within("--active", active, 1, shape.parameters, f"at most the model's ({shape.parameters:g})")
+    return 6 * active * options.tokens_per_step / (parse_flops("--flops", flops) * options.mfu)
+
+
+def _check(plan: Plan, options: PlanOptions) -> None:
+    """The ranges of what is in a plan."""
+    _within("--peers", plan.peers, 2, MOST_PARTS, f"between 2 and {MOST_PARTS}")
+    _within("--sync-every", plan.sync_every, 1, LONGEST_ROUND, f"between 1 and {LONGEST_ROUND}")
+    if options.sync_every is None and options.target is not None and options.method != "data-parallel":
+        _within("--overlap", plan.overlap, 0, LONGEST_ROUND - 1, "at least 0")
+    else:
+        _within("--overlap", plan.overlap, 0, plan.sync_every - 1, f"below --sync-every ({plan.sync_every})")
+    _within("--fragment-layers", plan.fragment_layers, 1, plan.shape.layers, f"between 1 and {plan.shape.layers}")
+    for flag, name in (("--codec", plan.codec), ("--result-codec", plan.result_codec)):
+        if name not in PACKED:
+            raise UserError.field(flag, name, f"must be one of {', '.join(PACKED)}")
+    if plan.merge_wait is not None:
+        _within("--merge-wait", plan.merge_wait, 0, 1e6, "seconds, at least 0")
+
+
+def _within(flag: str, value: float, low: float, high: float, right: str) -> None:
+    if not low <= value <= high:
+        raise UserError.field(flag, value, f"must be {right}")
