@@ -21,8 +21,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from peer.keeping import snapshot_folder
 from peer.manifest_file import read_manifest
-from peer.member import Peer, snapshot_folder
+from peer.member import Peer
 from peer.network import Network
 from peer.parameters import ModuleParameters, Parameters
 from peer.sealing import Patterns, check, layout_of, seal

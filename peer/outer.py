@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,14 +20,15 @@ from aggregation.outer import ChunkState
 from bootstrap.identity import peer_id
 from bootstrap.rendezvous import Rendezvous
 from peer import clock
+from peer.ledger_record import LedgerRecord
 from peer.mailbox import Anchor, Mailbox
 from peer.record import Record
 from peer.transport import Priority, Transport
+from peer.window_bytes import WindowBytes
 from protocol import presence
 from protocol.commands import Contributed, Missed, Notice, Retry, Send, Settled
 from protocol.errors import ProtocolError
-from protocol.ledger import Entry
-from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, StateMessage, encode, link_head
+from protocol.messages import VERSION, Contribution, Hello, LinkMessage, Records, StateMessage, encode
 from protocol.node import Node
 from protocol.presence import Presence
 from protocol.schedule import Window
@@ -38,30 +39,9 @@ DISCOVER_FIRST: Final = 0.5
 DISCOVER_LAST: Final = 10.0
 """Seconds between two looks into the DHT: short at first, longer once peers tell each other the roster."""
 RECORDS_AT_ONCE: Final = 64
-LINKS_LOGGED: Final = 64
-"""Newest links of a chunk that are remembered as written to the record."""
-WINDOWS_COUNTED: Final = 256
-"""Newest due steps whose bytes are kept apart."""
 NEVER: Final = 3600.0
 GONE_AFTER: Final = 10.0
 """Seconds of refused dials after which a process is taken for gone: one that is started again is back before."""
-
-
-class WindowBytes:
-    """Payload bytes that we sent: in all, and the most for one due step."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.peak = 0
-        self._by_due: Counter[int] = Counter()
-
-    def add(self, due: int, num_bytes: int) -> None:
-        """Count a payload."""
-        self.total += num_bytes
-        self._by_due[due] += num_bytes
-        self.peak = max(self.peak, self._by_due[due])
-        if len(self._by_due) > WINDOWS_COUNTED:
-            del self._by_due[min(self._by_due)]
 
 
 class Outer:
@@ -99,6 +79,7 @@ class Outer:
         self._rendezvous = rendezvous
         self._mailbox = mailbox
         self._record = record
+        self._ledger_record = LedgerRecord(node, record)
         self._make_presence = make_presence
         self._sign = sign_bytes
         self.addresses = tuple(addresses)
@@ -107,7 +88,6 @@ class Outer:
         self._connecting: set[bytes] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._discovery: asyncio.Task[None] | None = None
-        self._logged: defaultdict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=LINKS_LOGGED))
         self._looked = False
         self._stopped = False
 
@@ -341,13 +321,7 @@ class Outer:
                 self._mailbox.retry(command.window)
             case Contributed():
                 self.first_contribution = self.first_contribution or clock.monotonic()
-                self._record.write(
-                    "contributed",
-                    chunk=command.contribution.chunk,
-                    due=command.contribution.due,
-                    tokens=command.contribution.tokens,
-                    payload_bytes=len(command.payload),
-                )
+                self._ledger_record.contributed(command)
             case Missed():
                 self._record.write("missed", chunk=command.chunk, due=command.due, reason=command.reason)
 
@@ -363,13 +337,7 @@ class Outer:
             due = message.due if isinstance(message, Contribution) else message.link.due
             self.window_bytes.add(due, len(command.bulk))
         if queued and command.repair and isinstance(message, LinkMessage | StateMessage):
-            self._write_gift(command.to, message)
-
-    def _write_gift(self, to: bytes, message: LinkMessage | StateMessage) -> None:
-        """A link that goes to a peer as a repair: the report counts it apart from what windows cost."""
-        link = message.link
-        head = link_head(self.node.ledger.run, link).hex()
-        self._record.write("gave", chunk=link.chunk, due=link.due, head=head, to=peer_id(to))
+            self._ledger_record.gave(command.to, message)
 
     def _still_open(self, message: Contribution) -> Callable[[], bool]:
         """A contribution whose window is over would only keep those behind it in the queue from coming in time."""
@@ -377,37 +345,9 @@ class Outer:
         return lambda: chain.due < message.due
 
     def _settled(self, command: Settled) -> None:
-        for entry in self._fresh(command.chunk):
-            self._write_link(entry)
+        self._ledger_record.settled(command.chunk)
         anchor = self.node.ledger.tip(command.chunk).anchor
         self._mailbox.put_anchor(Anchor(command.chunk, command.due, command.links, command.mix, anchor))
-
-    def _fresh(self, chunk: int) -> list[Entry]:
-        """The links that were adopted since the last time, oldest first."""
-        written, fresh = self._logged[chunk], []
-        for entry in reversed(self.node.ledger.recent(chunk, LINKS_LOGGED)):
-            if entry.head in written:
-                break
-            fresh.append(entry)
-        fresh.reverse()
-        written.extend(entry.head for entry in fresh)
-        return fresh
-
-    def _write_link(self, entry: Entry) -> None:
-        link, owner = entry.message.link, entry.message.owner
-        fragment = self.node.fragment_of[link.chunk]
-        ranked = self.node.roster.ranked(self.node.chunks_of(fragment), link.due)[link.chunk]
-        self._record.write(
-            "link",
-            chunk=link.chunk,
-            fragment=fragment,
-            due=link.due,
-            head=entry.head.hex(),
-            owner=peer_id(owner),
-            rank=ranked.index(owner) if owner in ranked else -1,
-            payload_bytes=len(entry.payload),
-            contributors=[{"peer": peer_id(part.peer), "tokens": part.tokens} for part in link.parts],
-        )
 
     def _connect_to_all(self) -> None:
         """Keep a stream to everyone in the roster but those that neither of us can dial, and to nobody else."""

@@ -7,17 +7,22 @@ links name; if there are any, it looks for someone who still has the run's last 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
 from bootstrap.rendezvous import Rendezvous
 from peer import clock
-from peer.network import NetworkFailed
+from peer.network import CALL_TIMEOUT, Network, NetworkFailed
 from peer.outer import Outer
 from protocol.farewell import Farewell
 from protocol.roster import Neighbour
 from protocol.schedule import Schedule
 
 LOOK_EVERY: Final = 0.1
+LOOK_TIMEOUT: Final = 10.0
+"""Longest wait, in seconds, for news of a run under way at the addresses that we join."""
 
 
 class RunOver(NetworkFailed):
@@ -75,3 +80,47 @@ class Returning:
         over = any(schedule.next_due(fragment, due) is None for fragment, due in dues)
         heads = node.ledger.digest()
         return over and all(peer.status is not None and peer.status.heads == heads for peer in self._here())
+
+
+# The training thread's side
+
+
+def wait_until(
+    network: Network,
+    holds: Callable[[], Coroutine[Any, Any, bool]],
+    seconds: float,
+    over: Callable[[], bool],
+) -> bool:
+    """Until it holds, at most so long, or until `over()`; whether it does. `holds` is asked in the outer thread."""
+    end = clock.monotonic() + seconds
+    while not (found := network.call(holds())) and clock.monotonic() < end and not over():
+        network.call(asyncio.sleep(LOOK_EVERY))
+    return found
+
+
+def holder_of_the_end(
+    network: Network, returning: Returning, *, step: int, folder: Path, over: Callable[[], bool]
+) -> bool:
+    """Whether the run ended while this peer was away, and someone is here who may have its last state.
+
+    RunOver if it did, and nobody comes within the setting `linger`. Our own state is of `step`, and stays in `folder`.
+    """
+    word = None
+    with suppress(NetworkFailed):  # a DHT that does not answer must not keep us from training
+        word = network.call(returning.words(LOOK_TIMEOUT), LOOK_TIMEOUT + CALL_TIMEOUT)
+    if word is None:
+        return False
+    seconds = network.settings.linger
+    if not network.call(returning.company()):
+        network.notice(
+            f"Others have finished this run, and this peer was away. Looking for one who still has its last state, "
+            f"at most {seconds:g} s."
+        )
+    here = wait_until(network, returning.company, seconds, over)
+    if not here and not over():
+        raise RunOver(
+            "this run has finished without this peer, and nobody who has its last state is here. Training on alone "
+            f"would make another model; the state of step {step} stays in {folder}. To "
+            f"get the last one, start this peer again, and within {seconds:g} s one that finished."
+        )
+    return here

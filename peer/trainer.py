@@ -24,7 +24,8 @@ from peer.data import PACKAGED, Batches, Corpus, load_corpus
 from peer.evaluation import evaluate
 from peer.exit_codes import DONE, FAILED, after
 from peer.joining import start
-from peer.member import Peer, snapshot_folder
+from peer.keeping import snapshot_folder
+from peer.member import Peer
 from peer.metrics import MetricsLog
 from peer.models import Decoder
 from peer.network import Network, NetworkFailed, names_of

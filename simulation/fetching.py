@@ -1,7 +1,7 @@
 """A newcomer to a simulated run under way gets the outer parameters before its first step, as peer/newcomer.py does.
 
 It begins when everything is here, or nothing more comes, or nobody is; with what is still bare it does what
-peer/member.py does. What to ask of whom is protocol/repair.py's, in both.
+peer/mixing.py does. What to ask of whom is protocol/repair.py's, in both.
 """
 
 from __future__ import annotations

@@ -80,14 +80,14 @@ def test_a_merge_moves_the_parameters(swarm: Any, small: Small) -> None:
         swarm.add(manifest, merge_wait=5.0)
     assert swarm.replicas[0].peer.schedule.merging(8) == (Window(0, 6),)
     swarm.run(steps=7)
-    before = [replica.peer._parameters.read(0) for replica in swarm.replicas]
+    before = [replica.peer._mixing.parameters.read(0) for replica in swarm.replicas]
     assert not torch.equal(*before), "each has trained towards a target of its own"
     swarm.run(steps=1)
-    after = [replica.peer._parameters.read(0) for replica in swarm.replicas]
+    after = [replica.peer._mixing.parameters.read(0) for replica in swarm.replicas]
     # With α = 0 a merge leaves nothing of the local parameters: both have the anchor's.
     assert torch.equal(*after)
     assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
-    assert not torch.equal(*(replica.peer._parameters.read(1) for replica in swarm.replicas))
+    assert not torch.equal(*(replica.peer._mixing.parameters.read(1) for replica in swarm.replicas))
     # Nobody has finished, so there is somebody to wait for; a signal ends that at once.
     began = time.monotonic()
     assert not swarm.replicas[0].peer.linger(lambda: True)

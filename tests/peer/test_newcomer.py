@@ -89,7 +89,7 @@ def test_what_has_not_come_in_time_is_taken_later_and_not_contributed_before(
     second = swarm.add(None)
     second.peer.gather()
     assert any("the rest is fetched meanwhile" in text for text in second.notices)
-    (chunk, *more) = sorted(second.peer._bare)
+    (chunk, *more) = sorted(second.peer._mixing.bare)
     assert not more, "one chunk came"
     while not lines(second, "missed_whole") or second.peer.own_step < 8:
         second.train()
@@ -101,10 +101,10 @@ def test_what_has_not_come_in_time_is_taken_later_and_not_contributed_before(
     second.peer.outer.node.repair._busy.clear()  # it was told to come again in a minute
     until(second, lambda: second.peer.outer.node.ledger.chains[chunk].newest and not second.peer.outer.bare)
     second.train()
-    assert not second.peer._bare
+    assert not second.peer._mixing.bare
     anchor = second.peer.outer_state()[chunk].anchor
     part = second.peer.chunks[chunk]
-    assert torch.equal(second.peer._parameters.view(part.fragment, part.start, part.stop), anchor)
+    assert torch.equal(second.peer._mixing.parameters.view(part.fragment, part.start, part.stop), anchor)
 
 
 def test_who_is_there_from_the_start_does_not_fetch(swarm: Any, small: Small) -> None:

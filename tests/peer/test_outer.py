@@ -15,8 +15,9 @@ import pytest
 
 from bootstrap.identity import Identity
 from peer.assembly import Assembly
+from peer.ledger_record import LINKS_REMEMBERED
 from peer.mailbox import Mailbox
-from peer.outer import GONE_AFTER, LINKS_LOGGED, WINDOWS_COUNTED, Outer, WindowBytes
+from peer.outer import GONE_AFTER, Outer
 from peer.parameters import ModuleParameters
 from peer.record import Record
 from peer.sealing import chunks_of, layout_of, seal
@@ -202,7 +203,7 @@ def test_links_are_written_once_each(run: Any, tmp_path: Path) -> None:
             snapshot = [outer.node.ledger.tip(chunk).anchor + 1.0 for chunk in chunks]
             outer.open(Window(0, due), snapshot, tokens)
         assert not outer.errors and not outer.refused
-        assert all(len(heads) <= LINKS_LOGGED for heads in outer._logged.values())
+        assert all(len(heads) <= LINKS_REMEMBERED for heads in outer._ledger_record._written.values())
 
     run(check)
     lines = [msgspec.json.decode(line) for line in (tmp_path / "record.jsonl").read_bytes().splitlines()]
@@ -243,16 +244,6 @@ def test_a_contribution_whose_window_is_over_is_not_wanted(run: Any) -> None:
         assert not outer._still_open(over)()
 
     run(check)
-
-
-def test_bytes_of_windows_are_bounded() -> None:
-    counted = WindowBytes()
-    for due in range(1, 10 * WINDOWS_COUNTED):
-        counted.add(due, 10)
-        counted.add(due, 5)
-    assert counted.total == 15 * (10 * WINDOWS_COUNTED - 1)
-    assert counted.peak == 15
-    assert len(counted._by_due) <= WINDOWS_COUNTED
 
 
 def test_the_last_words_of_a_lost_peer_do_not_revive_it(run: Any) -> None:

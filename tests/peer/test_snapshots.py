@@ -72,7 +72,7 @@ class Life:
 
     def die(self) -> None:
         """As after kill -9: nothing is said and nothing written."""
-        self.peer._snapshots._interval = 0
+        self.peer._keeping.snapshots._interval = 0
         self.peer._leave()
 
     def flat(self) -> torch.Tensor:
@@ -105,7 +105,7 @@ def written(life: Life) -> None:
     end = time.monotonic() + 30
     while time.monotonic() < end:
         life.peer.network.call(_nothing())  # what was posted to the outer thread before has been done
-        if life.peer._snapshots.wait(30):
+        if life.peer._keeping.snapshots.wait(30):
             return
     raise AssertionError("a snapshot takes for ever")
 
