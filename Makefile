@@ -12,7 +12,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 14) else \
 	  f"potluck needs Python 3.11 to 3.14; {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[text,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[text,plots,dev]"
 	@touch $@
 
 swarm: setup ## a bootstrap server and four peers on this machine; make swarm ARGS="--seed 1"
