@@ -26,6 +26,8 @@ class Row:
     """The parameter that may be written without its key."""
     preset: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that belong to the name and cannot be chosen."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters whose default under this name differs from the dataclass's."""
 
 
 def made(text: str, rows: Mapping[str, Row]) -> Compression:
@@ -46,7 +48,7 @@ def _base(text: str, rows: Mapping[str, Row]) -> Compression:
     assert MISSING not in defaults.values(), row.build
     known = {key: default for key, default in defaults.items() if key not in row.preset}
     given = dict(_parameter(part, name, row.first, known) for part in parameters.split(",") if part)
-    return row.build(**row.preset, **given, name=text)
+    return row.build(**{**row.defaults, **row.preset, **given}, name=text)
 
 
 def _parameter(part: str, name: str, first: str, known: Mapping[str, Any]) -> tuple[str, Any]:
