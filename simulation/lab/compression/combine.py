@@ -6,7 +6,7 @@ magnitudes is elected, and the result is the weighted mean of the values with th
 (zeros) neither vote nor count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -58,7 +58,7 @@ def _checked_total(sent: Sequence[Sent], weights: Sequence[float]) -> float:
     return total
 
 
-COMBINES: dict[str, Callable[[Sequence[Sent], Sequence[float]], Tensor]] = {"mean": mean, "elect": elect_and_mean}
+COMBINES: dict[str, Combine] = {"mean": mean, "elect": elect_and_mean}
 
 
 def combine(name: str) -> Combine:
