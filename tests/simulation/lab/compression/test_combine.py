@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from aggregation.outer import accumulate
-from simulation.lab.compression import Sent, combine, combine_for, elect_and_mean, mean
+from simulation.lab.compression import combine, combine_for, elect_and_mean, mean
 
 
-def of(*rows: list[float]) -> list[Sent]:
-    return [Sent(torch.tensor(row), 0.0) for row in rows]
+def of(*rows: list[float]) -> list[Tensor]:
+    return [torch.tensor(row) for row in rows]
 
 
 def test_the_elected_sign_alone_is_averaged() -> None:
@@ -19,7 +20,7 @@ def test_the_elected_sign_alone_is_averaged() -> None:
 
 
 def test_weights_count_in_the_election_and_in_the_mean() -> None:
-    # Weighted sums: 3·1 - 3 + 1·1 = 1, so (3·1 + 1·2)... with the third sending 2: 3 - 3 + 2 = 2, mean (3 + 2) / 4.
+    # 3·1 - 1·3 + 1·2 = 2, so the positive ones: (3·1 + 1·2) / (3 + 1). Unweighted the sum would be zero.
     sent = of([1.0], [-3.0], [2.0])
     assert elect_and_mean(sent, [3, 1, 1]).item() == pytest.approx(5 / 4)
 
@@ -28,7 +29,7 @@ def test_mean_is_the_networks() -> None:
     values = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     weights = [3, 1, 7]
     expected = accumulate(list(zip(weights, values, strict=True)))
-    assert torch.equal(mean([Sent(row, 0.0) for row in values], weights), expected)
+    assert torch.equal(mean(list(values), weights), expected)
 
 
 def test_combining_needs_a_positive_weight_for_each() -> None:
