@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Combine(Protocol):
-    """Combines what an owner decoded of several replicas (`Sent.values`), weighted. Weights are positive and need not add up to 1."""
+    """Combines what an owner decoded of several replicas (`Sent.values`), with positive weights of any sum."""
 
     def __call__(self, values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         """fp32 in the shape of the values. Raises ValueError as `mean` does."""

@@ -8,8 +8,8 @@ from simulation.lab.compression.compared import COMPARED, Case
 
 
 def bits(name: str) -> float:
-    """A parameter, of a tensor of a million."""
-    delta = torch.randn(1000, 1000, generator=torch.Generator().manual_seed(0))
+    """A parameter, of a tensor of 2^18."""
+    delta = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
     sent = compression(name).compress(delta, memory={}, generator=torch.Generator().manual_seed(1))
     return sent.bits / delta.numel()
 
