@@ -6,59 +6,57 @@ magnitudes is elected, and the result is the weighted mean of the values with th
 (zeros) neither vote nor count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from simulation.lab.compression.base import Sent
-
 
 class Combine(Protocol):
-    """Combines what replicas sent, weighted. Weights are positive and need not add up to 1."""
+    """Combines what an owner decoded of several replicas (`Sent.values`), with positive weights of any sum."""
 
-    def __call__(self, sent: Sequence[Sent], weights: Sequence[float]) -> Tensor:
+    def __call__(self, values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         """fp32 in the shape of the values. Raises ValueError as `mean` does."""
 
 
-def mean(sent: Sequence[Sent], weights: Sequence[float]) -> Tensor:
+def mean(values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Σ w·v / Σ w, added up in the order given, as the network does it (`aggregation.outer.accumulate`).
 
     Raises ValueError when there is nothing to combine, or a weight is missing or not positive and finite.
     """
-    total = _checked_total(sent, weights)
-    result = torch.zeros_like(sent[0].values)
-    for one, weight in zip(sent, weights, strict=True):
-        result += one.values * (weight / total)
+    total = _checked_total(values, weights)
+    result = torch.zeros_like(values[0])
+    for one, weight in zip(values, weights, strict=True):
+        result += one * (weight / total)
     return result
 
 
-def elect_and_mean(sent: Sequence[Sent], weights: Sequence[float]) -> Tensor:
+def elect_and_mean(values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """For each parameter the weighted mean of the values that have the elected sign; 0 where the votes are equal.
 
     Raises ValueError as `mean` does.
     """
-    elected = mean(sent, weights).sign()
+    elected = mean(values, weights).sign()
     total = sum(weights)
     result, counted = torch.zeros_like(elected), torch.zeros_like(elected)
-    for one, weight in zip(sent, weights, strict=True):
-        agrees = ((one.values.sign() == elected) & (elected != 0)).float()
-        result += one.values * agrees * (weight / total)
+    for one, weight in zip(values, weights, strict=True):
+        agrees = ((one.sign() == elected) & (elected != 0)).float()
+        result += one * agrees * (weight / total)
         counted += agrees * (weight / total)
     return result / torch.where(counted > 0, counted, 1.0)
 
 
-def _checked_total(sent: Sequence[Sent], weights: Sequence[float]) -> float:
-    if not sent or len(sent) != len(weights):
-        raise ValueError(f"{len(weights)} weights for {len(sent)} contributions: must be one each, of at least one")
+def _checked_total(values: Sequence[Tensor], weights: Sequence[float]) -> float:
+    if not values or len(values) != len(weights):
+        raise ValueError(f"{len(weights)} weights for {len(values)} contributions: must be one each, of at least one")
     total = sum(weights)
     if not (min(weights) > 0 and total < float("inf")):
         raise ValueError(f"weights = {list(weights)}: must be positive and finite")
     return total
 
 
-COMBINES: dict[str, Callable[[Sequence[Sent], Sequence[float]], Tensor]] = {"mean": mean, "elect": elect_and_mean}
+COMBINES: dict[str, Combine] = {"mean": mean, "elect": elect_and_mean}
 
 
 def combine(name: str) -> Combine:

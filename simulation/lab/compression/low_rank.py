@@ -31,6 +31,8 @@ FACTORS: Final[dict[str, Compression]] = {
     "int4": Integers(4, 64, name="int4"),
 }
 BASIS = "basis"
+_RTOL: Final = 1e-3
+"""Decoded columns that nearly depend on each other are not told apart: their errors would be multiplied."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,22 @@ class LowRank:
 
     def compress(self, delta: Tensor, *, memory: dict[str, Tensor], generator: torch.Generator) -> Sent:
         flat = checked(delta)
-        if delta.dim() < 2 or not 0 < self.rank * (delta.shape[0] + flat.numel() // delta.shape[0]) < flat.numel():
+        if not self._smaller(delta):
             return Uncompressed().compress(delta, memory=memory, generator=generator)
-        matrix = flat.view(delta.shape[0], -1).double()  # fp64: no product of fp32 values overflows
+        unit = _power_of_two(flat)  # the factors then fit into any codec; a power of two changes no digit of them
+        matrix = flat.view(delta.shape[0], -1).double() / unit
         start = memory[BASIS] if self.warm and BASIS in memory else _random(matrix.shape[1], self.rank, generator)
         values, basis, bits = self._projected(matrix, start.to(matrix), memory, generator)
         if self.warm:
             memory[BASIS] = basis.float()
-        return Sent(values.float().view(delta.shape), bits)
+        return Sent((values * unit).float().view(delta.shape), bits)
+
+    def _smaller(self, delta: Tensor) -> bool:
+        """Whether the factors have fewer values than the tensor."""
+        if delta.dim() < 2 or not delta.numel():
+            return False
+        rows = delta.shape[0]
+        return self.rank * (rows + delta.numel() // rows) < delta.numel()
 
     def _projected(
         self, matrix: Tensor, start: Tensor, memory: dict[str, Tensor], generator: torch.Generator
@@ -67,9 +77,16 @@ class LowRank:
         left = torch.linalg.qr(matrix @ start).Q  # (rows, rank)
         sent_left = codec.compress(left.float(), memory={}, generator=generator)
         left = sent_left.values.double()
-        right = matrix.T @ (left if self.factors == "none" else torch.linalg.pinv(left).T)  # (columns, rank)
+        right = matrix.T @ (
+            left if self.factors == "none" else torch.linalg.pinv(left, rtol=_RTOL).T
+        )  # (columns, rank)
         sent_right = codec.compress(right.float(), memory={}, generator=generator)
         return left @ sent_right.values.double().T, right, sent_left.bits + sent_right.bits
+
+
+def _power_of_two(flat: Tensor) -> float:
+    """The least one above every magnitude."""
+    return 2.0 ** int(torch.frexp(flat.abs().max()).exponent)
 
 
 def _random(columns: int, rank: int, generator: torch.Generator) -> Tensor:

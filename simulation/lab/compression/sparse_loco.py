@@ -60,7 +60,7 @@ class ChunkedTopK:
         sent = whole * self.kept + (self._num_kept(rest) if rest else 0)
         index = (self.chunk - 1).bit_length()
         bits = sent * (_CODE_BITS + index) + _LEVELS_BITS * num_blocks(numel, self.chunk)
-        return float(min(bits, FP32_BITS * max(numel, 1)))
+        return float(min(bits, FP32_BITS * numel))
 
 
 def _two_levels(magnitudes: Tensor, counted: Tensor) -> Tensor:
