@@ -12,6 +12,7 @@ from torch import Tensor
 from aggregation.fragments import Chunk
 from aggregation.outer import accumulate
 from protocol.ledger import weights
+from simulation.lab.compression.combine import combine_for, mean
 from simulation.lab.recipe import Recipe
 
 Receive = Callable[[int, Tensor], Tensor]
@@ -86,11 +87,13 @@ def whole(sent: Sent) -> Sent:
     return {replica: contribution for replica, contribution in sent.items() if all(contribution.arrived)}
 
 
-def mean_of(recipe: Recipe, sent: Sent) -> Tensor:
-    """The weighted mean of whole contributions, flat fp32."""
-    return accumulate(
-        [(w, c.values) for w, c in zip(weighed(recipe, sent), sent.values(), strict=True)]
-    )
+def mean_of(recipe: Recipe, sent: Sent, part: slice = slice(None)) -> Tensor:
+    """The weighted mean of a part of the contributions, flat fp32: the network's, or what belongs to a compression."""
+    shares, values = weighed(recipe, sent), [contribution.values[part] for contribution in sent.values()]
+    combine = combine_for(recipe.up)
+    if combine is mean:  # the same sum, by the product's own code
+        return accumulate(list(zip(shares, values, strict=True)))
+    return combine(values, shares)
 
 
 def chunk_means(setting: Setting, fragment: int, sent: Sent) -> Iterator[tuple[int, Chunk, Tensor]]:
@@ -98,8 +101,7 @@ def chunk_means(setting: Setting, fragment: int, sent: Sent) -> Iterator[tuple[i
     for index, chunk in enumerate(setting.chunks[fragment]):
         here = {replica: c for replica, c in sent.items() if c.arrived[index]}
         if here:
-            pairs = zip(weighed(setting.recipe, here), here.values(), strict=True)
-            yield index, chunk, accumulate([(w, c.values[chunk.start : chunk.stop]) for w, c in pairs])
+            yield index, chunk, mean_of(setting.recipe, here, slice(chunk.start, chunk.stop))
 
 
 def average(tensors: Sequence[Tensor]) -> Tensor:
