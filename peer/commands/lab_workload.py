@@ -41,7 +41,9 @@ class TextWorkload:
             model = Decoder(self.model)
         try:
             if recipe.sizes:
-                return partition(model, fragments=len(recipe.sizes), patterns=_patterns(recipe.sizes, self.model.layers))
+                return partition(
+                    model, fragments=len(recipe.sizes), patterns=_patterns(recipe.sizes, self.model.layers)
+                )
             return partition(model, fragments=recipe.fragments, pattern=recipe.pattern)  # type: ignore[arg-type]
         except ValueError as error:
             raise UserError(f"the model does not fit the recipe: {error}") from error

@@ -88,7 +88,7 @@ class Run:
     """One recipe, one seed. `advance` takes one swarm step; `finish` evaluates."""
 
     def __init__(self, recipe: Recipe, workload: Workload, seed: int, *, evaluate_every: int = 0) -> None:
-        """With `evaluate_every`, the outer parameters are evaluated that often. UserError for a recipe that cannot be."""
+        """With `evaluate_every`, the outer parameters are evaluated that often. UserError for what cannot be run."""
         self.recipe = recipe
         self.step = 0
         self.history = History()
@@ -198,9 +198,7 @@ class Run:
         return any(a.replica == replica and a.first <= self.step <= a.last for a in self.recipe.away)
 
     def _stands_still(self, replica: int) -> bool:
-        return any(
-            a.replica == replica and a.first <= self.step <= a.last and not a.trains for a in self.recipe.away
-        )
+        return any(a.replica == replica and a.first <= self.step <= a.last and not a.trains for a in self.recipe.away)
 
     # Windows
 
@@ -215,7 +213,7 @@ class Run:
             self._flights.append(Flight(window, sent, {replica.index for replica in self._replicas}))
 
     def _contribution(self, replica: Replica, window: Window) -> Contribution | None:
-        """Δ, sent. None of a replica that is away, or has not trained since its last."""
+        """Δ, sent. None of a replica that is away, diverged, or has not trained since its last."""
         assert self.exchange
         fragment = window.fragment
         tokens = replica.samples - replica.counted.get(fragment, 0)
@@ -223,6 +221,8 @@ class Run:
             return None
         replica.counted[fragment] = replica.samples
         delta = outer_gradient(self.exchange.base(replica.index, fragment), replica.trainee.read(fragment))
+        if not bool(delta.isfinite().all()):
+            return None  # as a peer does
         before = replica.way.bits
         values = replica.way.send(fragment, delta, self._parts(fragment))
         if "subsets" in self.recipe.exchange:  # only the values of the subset travel

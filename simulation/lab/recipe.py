@@ -10,7 +10,7 @@ from protocol.schedule import Schedule, spread
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """A replica that neither contributes nor merges from swarm step `first` to `last`, and trains on or stands still."""
+    """A replica that neither contributes nor merges from swarm step `first` to `last`, and trains on or stands."""
 
     replica: int
     first: int
@@ -34,7 +34,7 @@ class Recipe:
     inner_lr: float | None = None
     """Its peak learning rate; None is the workload's."""
     exchange: str = "agreed"
-    """What replicas do with each other's contributions: a name of `methods.EXCHANGES`, or `every-step` (data-parallel)."""
+    """What is done with contributions: a name of `methods.EXCHANGES`, or `every-step` (data-parallel)."""
     sync_every: int = 20
     """H."""
     fragments: int = 2
@@ -102,7 +102,7 @@ class Recipe:
             *((name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1") for name in counts),
             *((name, getattr(self, name), getattr(self, name) in allowed, f"must be one of {', '.join(allowed)}")
               for name, allowed in choices),
-            ("overlap", self.overlap, bool(self.overlap) and 0 <= min(self.overlap) and late < self.sync_every,
+            ("overlap", self.overlap, bool(self.overlap) and min(self.overlap) >= 0 and late < self.sync_every,
              f"must be at least 0 and below sync_every ({self.sync_every})"),
             ("short_sync_every", self.short_sync_every, not self.short_steps or self.short_sync_every > late,
              f"must be above every overlap ({late})"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from statistics import fmean, stdev
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ TOO_FEW: Final = "too few seeds"
 REPRODUCED: Final = "reproduced"
 NOT_REPRODUCED: Final = "not reproduced"
 WITHIN_NOISE: Final = "within noise"
+NOT_HERE: Final = "not at this size"
+"""None of the rows that the statement is about fits the number of steps or layers."""
 
 Outcome = Mapping[str, Any]
 """A `History` as JSON."""
@@ -85,17 +88,24 @@ class Entry:
     """What the table shows of a `History`, as `value` knows it."""
     x_label: str = ""
     log_x: bool = False
+    plot: str = "loss"
+    """What is drawn: loss, or cosine (by layer, over the run)."""
     longer: int = 1
     """How many times the usual number of steps it needs."""
 
 
 def value(outcome: Outcome, what: str) -> float:
-    """A number of an outcome. Cosines are means over the first or last quarter of the run, or over all of it."""
+    """A number of an outcome; infinite for a loss that was not finite, NaN for what was not measured.
+
+    Cosines are means over the first or last quarter of the run, or over all of it. `norm ratio` is ‖Δ̄‖ / ‖Δ‖.
+    """
     if what.startswith("cosine "):
         return _cosine(outcome, what.removeprefix("cosine "))
     if what == "norm ratio":
-        return fmean(mean / each for _, _, each, mean in outcome["norms"] if each) if outcome["norms"] else float("nan")
-    return float(outcome[what])
+        ratios = [mean / each for _, _, each, mean in outcome["norms"] if each]
+        return fmean(ratios) if ratios else float("nan")
+    found = outcome[what]
+    return float("inf") if found is None else float(found)
 
 
 def _cosine(outcome: Outcome, what: str) -> float:
@@ -106,7 +116,9 @@ def _cosine(outcome: Outcome, what: str) -> float:
         quarter = max(1, len(points) // 4)
         chosen = points[:quarter] if what == "start" else points[-quarter:]
     elif what == "others":
-        chosen = [cosine for layer, points in cosines.items() if layer.isdigit() and layer != "0" for _, cosine in points]
+        chosen = [
+            cosine for layer, points in cosines.items() if layer.isdigit() and layer != "0" for _, cosine in points
+        ]
     else:
         chosen = [cosine for _, cosine in cosines.get(what, ())]
     return fmean(chosen) if chosen else float("nan")
@@ -115,7 +127,7 @@ def _cosine(outcome: Outcome, what: str) -> float:
 def mean_and_spread(outcomes: Sequence[Outcome], what: str) -> tuple[float, float | None]:
     """The mean over seeds, and their sample standard deviation; None for one seed."""
     values = [value(outcome, what) for outcome in outcomes]
-    return fmean(values), stdev(values) if len(values) > 1 else None
+    return fmean(values), stdev(values) if len(values) > 1 and all(map(isfinite, values)) else None
 
 
 @dataclass(frozen=True)
@@ -140,15 +152,22 @@ class Claim:
         highs = [value(outcome, self.what_high or self.what) for outcome in outcomes[self.high]]
         allowed = self.within or 0.0
         gaps = [low - high - allowed * abs(high) for low, high in zip(lows, highs, strict=True)]
-        gap, noise = fmean(gaps), stdev(gaps) if len(gaps) > 1 else float("inf")
-        verdict = WITHIN_NOISE if abs(gap) <= noise else REPRODUCED if gap < 0 else NOT_REPRODUCED
-        return Finding(TOO_FEW if len(gaps) < FEWEST_SEEDS else verdict, (self._words(fmean(lows), fmean(highs)),))
+        verdict = TOO_FEW if len(gaps) < FEWEST_SEEDS else _verdict(gaps)
+        return Finding(verdict, (self._words(fmean(lows), fmean(highs)),))
 
     def _words(self, low: float, high: float) -> str:
         ours = f"{self.low} ({self.what})" if self.what != "loss" or self.what_high else self.low
         theirs = f"{self.high} ({self.what_high or self.what})" if self.what != "loss" or self.what_high else self.high
         wanted = f"at most {100 * self.within:g}% above" if self.within is not None else "below"
         return f"{ours} {low:.4f} {wanted} {theirs} {high:.4f}"
+
+
+def _verdict(gaps: Sequence[float]) -> str:
+    """Of at least two gaps: below zero, above it, or too near to it to say. A run that diverged has lost."""
+    if not all(map(isfinite, gaps)):
+        return REPRODUCED if max(gaps) < 0 else NOT_REPRODUCED
+    gap, noise = fmean(gaps), stdev(gaps)
+    return WITHIN_NOISE if abs(gap) <= noise else REPRODUCED if gap < 0 else NOT_REPRODUCED
 
 
 def judged(*claims: Claim) -> Judge:
@@ -158,7 +177,7 @@ def judged(*claims: Claim) -> Judge:
         findings = [finding for claim in claims if (finding := claim.judge(outcomes))]
         verdicts = [finding.verdict for finding in findings]
         order = (TOO_FEW, NOT_REPRODUCED, WITHIN_NOISE, REPRODUCED)
-        verdict = next((verdict for verdict in order if verdict in verdicts), TOO_FEW)
+        verdict = next((verdict for verdict in order if verdict in verdicts), NOT_HERE)
         return Finding(verdict, tuple(f"{f.lines[0]}: {f.verdict}" for f in findings))
 
     return judge

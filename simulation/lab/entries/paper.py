@@ -34,7 +34,9 @@ def _table3(scale: Scale) -> list[Case]:
 def _replicas(scale: Scale, counts: Iterable[int], rounds: int, total: int) -> list[Case]:
     """`total` samples a step over all replicas."""
     return [
-        Case(f"M={count} H={rounds}", scale.base(replicas=count, batch=max(1, total // count), sync_every=rounds), count)
+        Case(
+            f"M={count} H={rounds}", scale.base(replicas=count, batch=max(1, total // count), sync_every=rounds), count
+        )
         for count in counts
         if count <= scale.most_replicas
     ]
@@ -91,7 +93,9 @@ def _fig8(scale: Scale) -> list[Case]:
 
 def _fig10(scale: Scale) -> list[Case]:
     return [
-        Case(f"τ=1 and {tau}", scale.base(overlap=(1, tau)), tau) for tau in (1, 2, 3, 5, 7, 10) if tau < scale.sync_every
+        Case(f"τ=1 and {tau}", scale.base(overlap=(1, tau)), tau)
+        for tau in (1, 2, 3, 5, 7, 10)
+        if tau < scale.sync_every
     ]
 
 
@@ -129,8 +133,8 @@ PAPER = (
               Claim("streaming", "streaming", what="average", what_high="first"),
               Claim("streaming", "streaming", within=0.005, what="loss", what_high="average")),
           columns=("loss", "average", "first")),
-    Entry("table6", "Twice the replicas at the same global batch", "M = 4 instead of 2 costs 0.02 to 0.07, at H = 30 as "
-          "at H = 100.", _table6, judged(
+    Entry("table6", "Twice the replicas at the same global batch", "M = 4 instead of 2 costs 0.02 to 0.07, at H = 30 "
+          "as at H = 100.", _table6, judged(
               Claim("M=2 short", "M=4 short"), Claim("M=4 short", "M=2 short", within=0.02),
               Claim("M=2 long", "M=4 long"), Claim("M=4 long", "M=2 long", within=0.02)), x_label="replicas"),
     Entry("table7", "Overtraining", "At many tokens Streaming DiLoCo matches Data-Parallel: 2.45 and 2.45 with two "
@@ -159,8 +163,8 @@ PAPER = (
               Claim("e3m0", "none", within=0.001), Claim("e3m0", "fed-dropout:0.5"), Claim("e3m0", "dare:0.5"),
               Claim("e3m0", "top-k:0.469"), Claim("e3m0", "ties:0.469"), Claim("e3m0", "top-k:0.0947"),
               Claim("top-k:0.469", "fed-dropout:0.5")), columns=("loss", "bits_up")),
-    Entry("fig12", "Number of replicas", "More replicas cost a little, at a constant global batch (a) and at a constant "
-          "local one with fewer steps (b).", _fig12, judged(
+    Entry("fig12", "Number of replicas", "More replicas cost a little, at a constant global batch (a) and at a "
+          "constant local one with fewer steps (b).", _fig12, judged(
               Claim("M=2, global batch", "M=4, global batch"), Claim("M=4, global batch", "M=8, global batch"),
               Claim("M=2, local batch", "M=4, local batch"), Claim("M=4, local batch", "M=8, local batch")),
           x_label="replicas", log_x=True),
@@ -171,10 +175,10 @@ PAPER = (
     Entry("fig17", "Cosine similarity of outer gradients", "Replicas' Δ are nearly orthogonal: 0.1 at the start, 0 for "
           "most of the run, −0.1 at the end.", _cosines, judged(
               Claim("streaming", "streaming", what="cosine end", what_high="cosine start")),
-          columns=("loss", "cosine start", "cosine all", "cosine end")),
+          columns=("loss", "cosine start", "cosine all", "cosine end"), plot="cosine"),
     Entry("fig18", "Cosine similarity by layer", "The first layer's Δ agree much more than those of all other layers.",
           _cosines, judged(Claim("streaming", "streaming", what="cosine others", what_high="cosine 0")),
-          columns=("loss", "cosine embedding", "cosine 0", "cosine others")),
+          columns=("loss", "cosine embedding", "cosine 0", "cosine others"), plot="cosine"),
     Entry("fedpart", "Freezing what is not due (section 3.3.1)", "Training only the fragment that is due next costs "
           "20%: 3.2145 against 2.6749.", _fedpart, judged(Claim("streaming", "frozen"))),
 )  # fmt: skip

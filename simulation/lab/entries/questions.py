@@ -161,7 +161,9 @@ def _asked(name: str) -> Entry:
         "results-bits": ("Bits on the way back", "Do 8 bits back help, and how few are enough both ways?"),
         "equal-bytes": ("At equal bytes", "Which four bits both ways are best?"),
     }[name]
-    return Entry(name, title, statement, lambda scale: compared(name, scale), best, columns=("loss", "bits_up", "bits_down"))
+    return Entry(
+        name, title, statement, lambda scale: compared(name, scale), best, columns=("loss", "bits_up", "bits_down")
+    )
 
 
 QUESTIONS = (

@@ -1,4 +1,4 @@
-"""Eager updates (arXiv 2502.12996): a replica merges with its own newest Δ in place of the one that it sent τ steps ago.
+"""Eager updates (arXiv 2502.12996): a replica merges with its newest Δ in place of the one that it sent τ steps ago.
 
 Only what it merges with is its own: the anchor moves by the mean that all have, so replicas still agree on it.
 """
