@@ -1,6 +1,6 @@
 """`potluck lab`: the paper's ablations, its open questions and ours, on a small model in one process (docs/lab.md).
 
-With `peer/commands/lab_*.py` the only commands that import `simulation.lab` (docs/decisions/0018).
+It and its neighbours `lab_*.py` import `simulation` (docs/decisions/0018).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The loop is Algorithm 2 of Streaming DiLoCo (arXiv 2501.18512). In each swarm step every replica trains, then takes the
 results that are τ steps old, then snapshots the fragment that is due: the order of a peer's step boundary. With one
 thread, e3m0 or none both ways and the manifest's numbers this gives the same outer parameters as a swarm in lock-step,
-bit for bit (tests/peer/test_lab_swarm.py). Replicas are in the order of peer ids there.
+bit for bit (tests/peer/test_lab.py). Replicas are in the order of peer ids there.
 
 Not vectorized over replicas: torch.func's vmap over stacked parameters was measured (docs/decisions/0018).
 """
