@@ -50,8 +50,8 @@ COMPARED: dict[str, tuple[Case, ...]] = {
         *_up("fed-dropout:0.5", "dare:0.5", "top-k:0.469", "ties:0.469"),
     ),
     "low-rank": (
-        *_matrices("none", "e3m0", "power-sgd:1", "power-sgd:4", "power-sgd:16", "power-sgd:4,warm=false"),
-        *_matrices("power-sgd-4bit:4", "power-sgd-4bit:16", "cocktail", "sparse-loco"),
+        *_matrices("none", "e3m0", "power-sgd:1", "power-sgd:4", "power-sgd:8", "power-sgd:4,warm=false"),
+        *_matrices("power-sgd-4bit:4", "power-sgd-4bit:8", "cocktail", "sparse-loco"),
     ),
     "rounding": (
         *_up("none", "e3m0", "e3m0:rounding=stochastic", "e3m0+ef", "e3m0:rounding=stochastic+ef"),
