@@ -137,7 +137,7 @@ def lab(
     seeds: Annotated[int | None, Parameter(help="Runs of each case, 3 if not given.")] = None,
     quick: Annotated[bool, Parameter(help="One seed and a few rounds: whether it works, not what it shows.")] = False,
     out: Annotated[Path | None, Parameter(help="Folder of the results; without it, runs/lab.")] = None,
-    data: Annotated[str, Parameter(help="bible, stdlib, or text files and directories.", show_default=True)] = "bible",
+    data: Annotated[str | None, Parameter(help="bible (default), stdlib, or text files and directories.")] = None,
     device: Annotated[str, Parameter(help="cpu or cuda.", show_default=True)] = "cpu",
     json: Annotated[bool, Parameter(help="The results as one JSON object.")] = False,
     manifest: Annotated[Path | None, Parameter(help="swarm: the run's manifest.")] = None,

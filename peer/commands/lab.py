@@ -54,7 +54,7 @@ class LabOptions:
     seeds: int | None = None
     quick: bool = False
     out: Path | None = None
-    data: str = "bible"
+    data: str | None = None
     device: str = "cpu"
     json: bool = False
     manifest: Path | None = None
@@ -118,7 +118,8 @@ def _swarm(options: LabOptions) -> int:
     manifest = changed(manifest, {name: value for name, value in given.items() if value is not None})
     peers = manifest.run.start_peers if options.peers is None else options.peers
     recipe = recipe_of(manifest, peers)
-    workload = workload_of(manifest, load_corpus(options.data), resolve_device(options.device))
+    corpus = load_corpus(manifest.data.name if options.data is None else options.data)
+    workload = workload_of(manifest, corpus, resolve_device(options.device))
     history = Run(recipe, workload, manifest.run.seed).run()
     if options.json:
         print(json.dumps({"outer_digest": history.digest, "loss": history.loss, "peers": peers}))
@@ -137,7 +138,7 @@ class _Lab:
         self._config = MODELS[options.model]
         self._workload = TextWorkload(
             model=self._config,
-            corpus=load_corpus(options.data),
+            corpus=load_corpus("bible" if options.data is None else options.data),
             sequence=min(SEQUENCE, self._config.context),
             inner=lambda steps: InnerConfig(total_steps=steps, lr=RATES[options.model], warmup_steps=steps // 10),
             device=resolve_device(options.device),

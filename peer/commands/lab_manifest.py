@@ -42,9 +42,12 @@ def recipe_of(manifest: Manifest, peers: int) -> Recipe:
 
 
 def workload_of(manifest: Manifest, corpus: Corpus, device: torch.device) -> TextWorkload:
-    """The manifest's model on that text. UserError for a model of a program of its own."""
+    """The manifest's model on that text. UserError for a model of a program of its own, or a text that is not its."""
     if manifest.model.name == "custom":
         raise UserError.field("model.name", "custom", "must be one of potluck's models for the lab")
+    if manifest.data.validation not in ("", corpus.validation_sha256):
+        name = manifest.data.name
+        raise UserError(f"--data: the text here ({corpus.name}) is not the run's ({name}): its held-out end differs")
     section = manifest.training
     inner = InnerConfig(
         total_steps=manifest.run.steps,

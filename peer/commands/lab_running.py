@@ -88,7 +88,7 @@ class Progress:
         seconds = self._pace * self._cost + evaluation * self._left
         self._pace = seconds / self._cost
         there = self._total - self._left
-        self._say(f"{self._total} runs, {there} of them done before; the others take about {duration(seconds)}.")
+        self._say(f"Runs: {self._total}, done before: {there}; the others take about {duration(seconds)}.")
         self._began = clock.monotonic()
 
     def show(self, name: str) -> None:

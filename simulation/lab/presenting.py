@@ -82,14 +82,15 @@ def chart(entry: Entry, cases: Sequence[Case], outcomes: Outcomes, note: str) ->
 def _sweeps(cases: Sequence[Case], outcomes: Outcomes) -> list[Series]:
     made = []
     for curve in dict.fromkeys(case.curve for case in cases if case.x is not None):
-        points = sorted(
-            (case.x, *mean_and_spread(outcomes[case.label], "loss"))
+        points = {
+            case.x: mean_and_spread(outcomes[case.label], "loss")
             for case in cases
             if case.x is not None and case.curve == curve and case.label in outcomes
-        )
-        points = [point for point in points if isfinite(point[1])]
-        xs, ys, spreads = ([point[i] for point in points] for i in range(3))
-        made.append(Series(curve or "loss", xs, ys, None if None in spreads else spreads))  # type: ignore[arg-type]
+        }
+        xs = [x for x in sorted(points) if isfinite(points[x][0])]
+        spreads = [spread for x in xs if (spread := points[x][1]) is not None]
+        ys = [points[x][0] for x in xs]
+        made.append(Series(curve or "loss", xs, ys, spreads if len(spreads) == len(xs) else None))
     return made
 
 
@@ -102,11 +103,9 @@ def _cosines(outcomes: Outcomes) -> list[Series]:
     return [_mean_curve(layer, [outcome["cosine"][layer] for outcome in several]) for layer in several[0]["cosine"]]
 
 
-def _mean_curve(label: str, curves: Sequence[Sequence[Sequence[float | None]]]) -> Series:
-    """The mean of curves over the same steps, with their spread."""
-    points = [
-        (at[0][0], [y for _, y in at if y is not None]) for at in zip(*curves, strict=True) if at[0][0] is not None
-    ]
+def _mean_curve(label: str, curves: Sequence[Sequence[tuple[float, float | None]]]) -> Series:
+    """The mean of curves over the same steps, with their spread; without the points that one of them lacks."""
+    points = [(at[0][0], [y for _, y in at if y is not None]) for at in zip(*curves, strict=True)]
     kept = [(x, ys) for x, ys in points if len(ys) == len(curves)]
     spread = [stdev(ys) for _, ys in kept] if len(curves) > 1 else None
     return Series(label, [x for x, _ in kept], [fmean(ys) for _, ys in kept], spread)

@@ -17,7 +17,10 @@ from peer.commands import lab_running
 from peer.commands.lab_results import Results
 from peer.commands.lab_workload import SMALL, TextWorkload
 from peer.data import Corpus, split
+from peer.manifest_file import read_manifest
 from peer.training import InnerConfig
+from protocol.manifest import changed
+from protocol.manifest_toml import dumps
 from simulation.lab.engine import Run
 from simulation.lab.history import History
 from simulation.lab.methods import method
@@ -103,7 +106,8 @@ def test_data_parallel_is_one_model_on_all_batches() -> None:
         models[1].load_state_dict(models[0].state_dict())
     wanted = dict(models[0].named_parameters())
     for name, parameter in both._replicas[0].trainee._model.named_parameters():  # type: ignore[attr-defined]
-        assert torch.allclose(parameter, wanted[name], atol=1e-4), name
+        # Not the greatest difference: Adam makes a whole step of a gradient that is nothing but rounding.
+        assert float((parameter - wanted[name]).abs().mean()) < 1e-5, name
 
 
 def test_replicas_with_their_own_part_read_nothing_else() -> None:
@@ -143,7 +147,7 @@ def test_an_entry_leaves_its_answer_and_is_not_run_twice(
     captured = capsys.readouterr()
     assert "Verdict: too few seeds" in captured.out and "outer parameters" in captured.out.lower()
     assert max(map(len, captured.out.splitlines())) <= 80
-    assert "1 runs, 0 of them done before" in captured.err
+    assert "Runs: 1, done before: 0;" in captured.err
     answer = json.loads((tmp_path / "table3" / "result.json").read_text())
     assert answer["verdict"] == "too few seeds" and answer["seeds"] == 1 and len(answer["rows"]) == 1
 
@@ -153,7 +157,7 @@ def test_an_entry_leaves_its_answer_and_is_not_run_twice(
     monkeypatch.setattr(lab_running, "Run", no_run)
     assert run([*command, "--json"]) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["entries"] == [answer] and captured.err == ""
+    assert json.loads(captured.out)["entries"] == [answer] and "Runs" not in captured.err
 
 
 def test_a_stopped_lab_goes_on_where_it_was(
@@ -174,7 +178,22 @@ def test_a_stopped_lab_goes_on_where_it_was(
         assert run(command) == 130
     assert "goes on from here" in capsys.readouterr().err
     assert run(command) == 0
-    assert "2 runs, 1 of them done before" in capsys.readouterr().err
+    assert "Runs: 2, done before: 1;" in capsys.readouterr().err
+
+
+def test_a_manifest_in_the_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A few steps of it: which digest it is, a real swarm says (below)."""
+    path = tmp_path / "run.toml"
+    assert run(["init", "--preset", "demo", "--model", "tiny", "--out", str(path)]) == 0
+    path.write_text(path.read_text().replace("steps = 200", "steps = 3").replace("start_peers = 4", "start_peers = 1"))
+    capsys.readouterr()
+    assert run(["lab", "swarm", "--manifest", str(path), "--data", "stdlib", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["peers"] == 1 and len(answer["outer_digest"]) == 64
+    sealed = changed(read_manifest(path), {"data.validation": "0" * 64})
+    path.write_text(dumps(sealed))
+    assert run(["lab", "swarm", "--manifest", str(path), "--data", "stdlib"]) == 2
+    assert "is not the run's" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.2, "1 s"), (75, "75 s"), (600, "10 min"), (12_000, "3 h 20 min")])

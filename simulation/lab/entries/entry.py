@@ -170,17 +170,23 @@ def _verdict(gaps: Sequence[float]) -> str:
     return WITHIN_NOISE if abs(gap) <= noise else REPRODUCED if gap < 0 else NOT_REPRODUCED
 
 
-def judged(*claims: Claim) -> Judge:
-    """Reproduced if all claims hold beyond the noise; not, if one fails beyond it; else within noise."""
+@dataclass(frozen=True)
+class Judged:
+    """A judge of several claims: reproduced if all hold beyond the noise; not, if one fails beyond it; else noise."""
 
-    def judge(outcomes: Outcomes) -> Finding:
-        findings = [finding for claim in claims if (finding := claim.judge(outcomes))]
+    claims: tuple[Claim, ...]
+
+    def __call__(self, outcomes: Outcomes) -> Finding:
+        findings = [finding for claim in self.claims if (finding := claim.judge(outcomes))]
         verdicts = [finding.verdict for finding in findings]
         order = (TOO_FEW, NOT_REPRODUCED, WITHIN_NOISE, REPRODUCED)
         verdict = next((verdict for verdict in order if verdict in verdicts), NOT_HERE)
         return Finding(verdict, tuple(f"{f.lines[0]}: {f.verdict}" for f in findings))
 
-    return judge
+
+def judged(*claims: Claim) -> Judge:
+    """The judge of these claims."""
+    return Judged(claims)
 
 
 def best(outcomes: Outcomes) -> Finding:

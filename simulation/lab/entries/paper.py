@@ -113,7 +113,7 @@ def _fig12(scale: Scale) -> list[Case]:
 
 def _fig13(scale: Scale) -> list[Case]:
     def cases(name: str, base: Recipe) -> list[Case]:
-        fitting = [rounds for rounds in ROUNDS if 2 * rounds < scale.steps]
+        fitting = [rounds for rounds in ROUNDS if 2 * rounds <= scale.steps]
         return [Case(f"{name}, H={h}", method(name, replace(base, sync_every=h)), h, name) for h in fitting]
 
     return cases("diloco", scale.base()) + cases("streaming", scale.base())

@@ -19,6 +19,7 @@ from simulation.lab.entries.entry import (
     WITHIN_NOISE,
     Claim,
     Entry,
+    Judged,
     best,
     judged,
     value,
@@ -56,7 +57,7 @@ ASKED = {
     "token-weighting",
     "first-rounds",
 }
-QUICK, FULL = (Scale(18, 6, 2, layers, 8) for layers in (6, 4)), Scale(240, 20, 4, 6)
+QUICK, FULL = [Scale(18, 6, 2, layers, 8) for layers in (6, 4)], Scale(240, 20, 4, 6)
 
 
 def losses(*values: float | None) -> list[dict[str, Any]]:
@@ -86,8 +87,10 @@ def test_sync_every_reaches_a_thousand() -> None:
 
 @pytest.mark.parametrize("name", [e.name for e in ENTRIES.values() if e.judge is not best])
 def test_claims_are_about_rows_that_exist(name: str) -> None:
-    """With equal losses everywhere every claim is decided: none of them is about a row that is not there."""
     chosen = ENTRIES[name]
+    assert isinstance(chosen.judge, Judged)
+    labels = {case.label for case in chosen.cases(FULL)}
+    assert {label for claim in chosen.judge.claims for label in (claim.low, claim.high)} <= labels
     outcome = {"loss": 1.0, "first": 1.0, "average": 1.0, "cosine": {"0": [[1, 0.5]], "1": [[1, 0.5]], "all": [[1, 0]]}}
     outcomes = {case.label: [outcome] * 3 for case in chosen.cases(FULL)}
     assert chosen.judge(outcomes).verdict in (WITHIN_NOISE, REPRODUCED)

@@ -221,7 +221,7 @@ def test_subsets_move_only_their_share(shuffle: bool) -> None:
     if shuffle:
         assert torch.equal(targets.sort(dim=0).values, torch.stack(locals_))
     else:
-        assert torch.equal(targets[:, moved], torch.ones(3, int(moved.sum())))
+        assert torch.allclose(targets[:, moved], torch.ones(3, int(moved.sum())))
     assert torch.allclose(subsets.outer(0), torch.ones(32))
 
 
@@ -257,13 +257,12 @@ def test_what_is_lost_is_not_in_the_mean() -> None:
     assert outer(skipped) > 0.5  # anchors move all the same
 
 
-def test_one_of_many_lost_at_half() -> None:
-    made = Run(Recipe(replicas=32, steps=4, sync_every=4, drop=0.5, overlap=(0,), **EXACT), Descent(), 0)
-    for _ in range(3):
+def test_half_of_the_contributions_are_lost() -> None:
+    made = Run(Recipe(replicas=32, steps=5, sync_every=4, drop=0.5, fragments=1, **EXACT), Descent(), 0)
+    for _ in range(4):
         made.advance()
-    made._open = lambda: None  # type: ignore[method-assign]
-    arrived = [made._happens(0.5) for _ in range(1000)]
-    assert 400 < sum(arrived) < 600
+    (flight,) = made._flights
+    assert 4 < sum(contribution.arrived == (True,) for contribution in flight.sent.values()) < 28
 
 
 def test_a_replica_that_is_away() -> None:
