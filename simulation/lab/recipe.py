@@ -94,11 +94,11 @@ class Recipe:
             if not holds:
                 raise UserError.field(f"recipe.{name}", value, right)
 
-    def _rules(self) -> tuple[tuple[str, object, bool, str], ...]:
+    def _rules(self) -> list[tuple[str, object, bool, str]]:
         late = max(self.overlap, default=0)
         choices = (("inner", ("adamw", "sgd")), ("weighting", ("tokens", "equal")), ("shards", ("shared", "own")))
         counts = ("replicas", "steps", "batch", "sync_every", "fragments", "block", "weight_cap")
-        return (
+        return [
             *((name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1") for name in counts),
             *((name, getattr(self, name), getattr(self, name) in allowed, f"must be one of {', '.join(allowed)}")
               for name, allowed in choices),
@@ -117,7 +117,7 @@ class Recipe:
             ("lr_of_fragment", self.lr_of_fragment,
              not self.lr_of_fragment or len(self.lr_of_fragment) == self.num_fragments,
              "must have one value for each fragment"),
-        )  # fmt: skip
+        ]  # fmt: skip
 
     @property
     def num_fragments(self) -> int:

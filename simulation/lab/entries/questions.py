@@ -9,8 +9,6 @@ from simulation.lab.entries.paper import compared
 from simulation.lab.methods import METHODS, method
 from simulation.lab.recipe import Away
 
-MEAN = {"outer_lr": 1.0, "outer_momentum": 0.0}
-
 
 def _methods(scale: Scale) -> list[Case]:
     return [Case(name, method(name, scale.base())) for name in METHODS]
@@ -141,13 +139,13 @@ def _token_weighting(scale: Scale) -> list[Case]:
 def _first_rounds(scale: Scale) -> list[Case]:
     base, short = scale.base(), max(2, scale.sync_every // 4)
     start = max(short + 1, scale.steps // 4)
-    quick = {"short_steps": start, "short_sync_every": short}
+    grows, quick = replace(base, momentum_rounds=4), replace(base, short_steps=start, short_sync_every=short)
     return [
         Case("as ever", base),
-        Case("momentum grows over 4 rounds", replace(base, momentum_rounds=4)),
-        Case("H/4 in the first quarter", replace(base, **quick)),
-        Case("both", replace(base, momentum_rounds=4, **quick)),
-        Case("plain mean", replace(base, **MEAN)),
+        Case("momentum grows over 4 rounds", grows),
+        Case("H/4 in the first quarter", quick),
+        Case("both", replace(quick, momentum_rounds=4)),
+        Case("plain mean", replace(base, outer_lr=1.0, outer_momentum=0.0)),
         Case("H/4 all along", replace(base, sync_every=short)),
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
 import torch
@@ -58,5 +58,5 @@ class Adam:
         return self._moments[key][0] if key in self._moments else torch.zeros_like(anchor)
 
 
-OUTER: dict[str, type[Nesterov] | type[Adam]] = {"nesterov": Nesterov, "adam": Adam}
+OUTER: dict[str, Callable[[], OuterOptimizer]] = {"nesterov": Nesterov, "adam": Adam}
 """By the name in `Recipe.outer`."""
