@@ -8,7 +8,6 @@ from peer.commands.lab_workload import TextWorkload
 from peer.data import Corpus
 from peer.models import preset
 from peer.settings import Settings
-from peer.trainer import EVALUATION_TOKENS
 from peer.training import InnerConfig
 from protocol.errors import UserError
 from protocol.manifest import Manifest
@@ -43,6 +42,8 @@ def recipe_of(manifest: Manifest, peers: int) -> Recipe:
 
 def workload_of(manifest: Manifest, corpus: Corpus, device: torch.device) -> TextWorkload:
     """The manifest's model on that text. UserError for a model of a program of its own, or a text that is not its."""
+    from peer.trainer import EVALUATION_TOKENS  # here, because hivemind comes with it, which entries do without
+
     if manifest.model.name == "custom":
         raise UserError.field("model.name", "custom", "must be one of potluck's models for the lab")
     if manifest.data.validation not in ("", corpus.validation_sha256):
