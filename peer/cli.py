@@ -138,6 +138,43 @@ def plan(options: Annotated[PlanOptions, Parameter(name="*")] = _NO_PLAN_FLAGS) 
     return run_plan(options)
 
 
+@app.command
+def lab(
+    name: Annotated[str, Parameter(help="An entry, all, list, or swarm.")],
+    *,
+    model: Annotated[str, Parameter(help="small, tiny or 35m.", show_default=True)] = "small",
+    steps: Annotated[int | None, Parameter(help="Length of a run; without it, the entry's.")] = None,
+    seeds: Annotated[int | None, Parameter(help="Runs of each case, 3 if not given.")] = None,
+    quick: Annotated[bool, Parameter(help="One seed and a few rounds: whether it works, not what it shows.")] = False,
+    out: Annotated[Path | None, Parameter(help="Folder of the results; without it, runs/lab.")] = None,
+    data: Annotated[str | None, Parameter(help="bible (default), stdlib, or text files and directories.")] = None,
+    device: Annotated[str, Parameter(help="cpu or cuda.", show_default=True)] = "cpu",
+    json: Annotated[bool, Parameter(help="The results as one JSON object.")] = False,
+    manifest: Annotated[Path | None, Parameter(help="swarm: the run's manifest.")] = None,
+    peers: Annotated[int | None, Parameter(help="swarm: number of peers; without it, the run's start_peers.")] = None,
+    seed: Annotated[int | None, Parameter(help="swarm: seed, if not the manifest's.")] = None,
+) -> int:
+    """Compare methods of training on a small model in one process, without a network."""
+    from peer.commands.lab import LabOptions, run_lab
+
+    return run_lab(
+        LabOptions(
+            name=name,
+            model=model,
+            steps=steps,
+            seeds=seeds,
+            quick=quick,
+            out=out,
+            data=data,
+            device=device,
+            json=json,
+            manifest=manifest,
+            peers=peers,
+            seed=seed,
+        )
+    )
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the command that `argv` (default: the process's arguments) names, and exit with its code."""
     open_standard_streams()

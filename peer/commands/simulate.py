@@ -1,6 +1,6 @@
 """`potluck simulate`: seeded runs of whole swarms under faults, on a virtual network (docs/simulator.md).
 
-The only command that imports `simulation` (docs/decisions/0013).
+With `potluck lab` the only command that imports `simulation` (docs/decisions/0013 and 0018).
 """
 
 from __future__ import annotations

@@ -1,0 +1,217 @@
+"""`potluck lab`: the paper's ablations, its open questions and ours, on a small model in one process (docs/lab.md).
+
+It and its neighbours `lab_*.py` import `simulation` (docs/decisions/0018).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from peer.commands.lab_manifest import recipe_of, workload_of
+from peer.commands.lab_results import Results
+from peer.commands.lab_running import Planned, run_all
+from peer.commands.lab_workload import MODELS, TextWorkload
+from peer.commands.places import usable_folder
+from peer.data import load_corpus
+from peer.disk import write_atomically
+from peer.exit_codes import DONE, INTERRUPTED, TERMINATED
+from peer.manifest_file import read_manifest
+from peer.output import complain, write_line
+from peer.screen import Column, broken, fitting, rendered, width_of
+from peer.signals import handled
+from peer.training import InnerConfig, resolve_device, set_threads
+from protocol.errors import UserError
+from protocol.manifest import changed
+from simulation.charts import save_charts
+from simulation.lab import presenting
+from simulation.lab.engine import Run
+from simulation.lab.entries import ENTRIES, Case, Entry, Outcomes, Scale, entry
+
+STEPS, QUICK_STEPS, FEWEST_STEPS = 240, 18, 12
+ROUND: Final = 20
+"""H, or a third of the steps where that is less."""
+SEQUENCE: Final = 64
+RATES = {"small": 5e-3, "tiny": 5e-3, "35m": 1e-3}
+"""Peak inner learning rates."""
+WIDTH: Final = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabOptions:
+    """The command's flags, as given."""
+
+    name: str
+    model: str = "small"
+    steps: int | None = None
+    seeds: int | None = None
+    quick: bool = False
+    out: Path | None = None
+    data: str | None = None
+    device: str = "cpu"
+    json: bool = False
+    manifest: Path | None = None
+    peers: int | None = None
+    seed: int | None = None
+
+
+def run_lab(options: LabOptions) -> int:
+    """Run what `name` says; the exit code. UserError for flags that make no sense."""
+    set_threads(1)  # the same sums on every machine, and as a peer of a local swarm has
+    if options.name == "list":
+        return _list(as_json=options.json)
+    if options.name == "swarm":
+        return _swarm(options)
+    chosen = list(ENTRIES.values()) if options.name == "all" else [entry(options.name)]
+    _check(options)
+    with _stoppable():
+        try:
+            return _Lab(options).run(chosen)
+        except KeyboardInterrupt:
+            complain("stopped; the same command goes on from here")
+            return INTERRUPTED
+
+
+def _check(options: LabOptions) -> None:
+    for name in ("manifest", "peers", "seed"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name}: is for `potluck lab swarm`")
+    if options.model not in MODELS:
+        raise UserError.field("--model", options.model, f"must be one of {', '.join(MODELS)}")
+    if options.steps is not None and options.steps < FEWEST_STEPS:
+        raise UserError.field("--steps", options.steps, f"must be at least {FEWEST_STEPS}")
+    if options.seeds is not None and options.seeds < 1:
+        raise UserError.field("--seeds", options.seeds, "must be at least 1")
+
+
+def _stoppable() -> AbstractContextManager[None]:
+    """SIGTERM ends us in order, as Ctrl-C does: what has ended is on the disk."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(TERMINATED)
+
+    return handled((signal.SIGTERM,), stop)
+
+
+def _list(*, as_json: bool) -> int:
+    if as_json:
+        made = [{"entry": e.name, "title": e.title, "statement": e.statement} for e in ENTRIES.values()]
+        print(json.dumps({"entries": made}, indent=1))
+    else:
+        print("\n".join(f"{e.name:16} {e.title}" for e in ENTRIES.values()))
+    return DONE
+
+
+def _swarm(options: LabOptions) -> int:
+    """What `potluck swarm --lockstep` does with this manifest, without a network."""
+    if options.manifest is None:
+        raise UserError("--manifest: must be given: a run's manifest, such as OUT/manifest.toml of `potluck swarm`")
+    manifest = read_manifest(options.manifest)
+    given = {"run.seed": options.seed, "run.steps": options.steps}
+    manifest = changed(manifest, {name: value for name, value in given.items() if value is not None})
+    peers = manifest.run.start_peers if options.peers is None else options.peers
+    recipe = recipe_of(manifest, peers)
+    corpus = load_corpus(manifest.data.name if options.data is None else options.data)
+    workload = workload_of(manifest, corpus, resolve_device(options.device))
+    history = Run(recipe, workload, manifest.run.seed).run()
+    if options.json:
+        print(json.dumps({"outer_digest": history.digest, "loss": history.loss, "peers": peers}))
+    else:
+        print(f"outer digest {history.digest}\nheld-out loss of the outer parameters {history.loss:.4f}")
+    return DONE
+
+
+class _Lab:
+    """One call of the command on entries."""
+
+    def __init__(self, options: LabOptions) -> None:
+        self._options = options
+        self._seeds = options.seeds or (1 if options.quick else 3)
+        self._out = usable_folder("--out", options.out or Path("runs/lab"))
+        self._config = MODELS[options.model]
+        self._workload = TextWorkload(
+            model=self._config,
+            corpus=load_corpus("bible" if options.data is None else options.data),
+            sequence=min(SEQUENCE, self._config.context),
+            inner=lambda steps: InnerConfig(total_steps=steps, lr=RATES[options.model], warmup_steps=steps // 10),
+            device=resolve_device(options.device),
+            evaluation_tokens=1024 if options.quick else 8192,
+        )
+        setting = {
+            "model": options.model,
+            "text": self._workload.corpus.validation_sha256,
+            "sequence": self._workload.sequence,
+            "evaluated": self._workload.evaluation_tokens,
+            "device": str(self._workload.device),
+        }
+        self._results = Results(self._out, setting)
+        self._can_plot = True
+
+    def run(self, chosen: Sequence[Entry]) -> int:
+        """All runs of these entries that are not there yet, entry by entry, each followed by its answer."""
+        cases = {each.name: self._cases(each) for each in chosen}
+        plans = {name: [Planned(case.recipe, seed) for case in several for seed in range(self._seeds)]
+                 for name, several in cases.items()}  # fmt: skip
+        answers = []
+        for name in run_all(plans, self._workload, self._results, quiet=self._options.json):
+            answers.append(self._answer(entry(name), cases[name]))
+        if self._options.json:
+            print(json.dumps({"entries": answers}, indent=1))
+        return DONE
+
+    def _cases(self, chosen: Entry) -> list[Case]:
+        quick, layers = self._options.quick, self._config.layers
+        steps = self._options.steps or (QUICK_STEPS if quick else STEPS * chosen.longer)
+        return chosen.cases(
+            Scale(
+                steps=steps,
+                sync_every=min(ROUND, steps // 3),
+                batch=2 if quick else 4,
+                layers=layers,
+                most_replicas=8 if quick else 32,
+            )
+        )
+
+    def _answer(self, chosen: Entry, cases: Sequence[Case]) -> dict[str, Any]:
+        outcomes: Outcomes = {
+            case.label: [history for seed in range(self._seeds) if (history := self._results.find(case.recipe, seed))]
+            for case in cases
+        }
+        answer = {**self._about(), **presenting.as_json(chosen, cases, outcomes)}
+        folder = self._out / chosen.name
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "result.json", json.dumps(answer, indent=1) + "\n")
+        self._plot(folder / "plot.svg", chosen, cases, outcomes)
+        if not self._options.json:
+            write_line(sys.stdout, self._text(chosen, outcomes, answer))
+        return answer
+
+    def _about(self) -> dict[str, Any]:
+        return {"model": self._options.model, "seeds": self._seeds, "quick": self._options.quick}
+
+    def _plot(self, path: Path, chosen: Entry, cases: Sequence[Case], outcomes: Outcomes) -> None:
+        if not self._can_plot:
+            return
+        try:
+            save_charts(
+                path, [presenting.chart(chosen, cases, outcomes, f"{self._options.model}, {self._seeds} seeds")]
+            )
+        except UserError as error:
+            self._can_plot = False
+            complain(f"no plots: {error}")
+
+    def _text(self, chosen: Entry, outcomes: Outcomes, answer: dict[str, Any]) -> str:
+        headings, rows = presenting.rows(chosen, outcomes)
+        columns = [Column(heading, drop=max(0, index - 2), left=not index) for index, heading in enumerate(headings)]
+        width = min(width_of(sys.stdout) or WIDTH, WIDTH)
+        words = [f"{chosen.name}: {chosen.title}", f"Stated or asked: {chosen.statement}"]
+        verdict = [f"Verdict: {answer['verdict']}", *(f"  {line}" for line in answer["findings"])]
+        table = rendered(fitting(columns, rows, width), width_of(sys.stdout) and width)
+        return "\n".join([*(broken(line, WIDTH) for line in words), table, *(broken(v, WIDTH) for v in verdict), ""])

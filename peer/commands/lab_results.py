@@ -1,0 +1,58 @@
+"""The lab's results on disk: one small file for each run, found again by what the run was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+from peer.disk import write_atomically
+from simulation.lab.history import History
+from simulation.lab.recipe import Recipe
+
+VERSION: Final = 1
+"""Raised when the same recipe would give other numbers: results of before are then not taken for ours."""
+
+
+class Results:
+    """Runs that ended, in the folder `results` of the lab's output. Entries that have a run in common share it."""
+
+    def __init__(self, out: Path, setting: dict[str, Any]) -> None:
+        """`setting` is all that a result depends on besides recipe and seed."""
+        self._folder = out / "results"
+        self._setting = setting
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def find(self, recipe: Recipe, seed: int) -> dict[str, Any] | None:
+        """The history of that run, if it ended before. A file that cannot be read counts as none."""
+        try:
+            stored = json.loads(self._path(recipe, seed).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        history = stored.get("history") if isinstance(stored, dict) else None
+        return history if isinstance(history, dict) else None
+
+    def keep(self, recipe: Recipe, seed: int, history: History) -> dict[str, Any]:
+        """Write a run that ended, and return its history as it will be read."""
+        plain: dict[str, Any] = json.loads(json.dumps(_finite(asdict(history))))
+        whole = {"setting": self._setting, "recipe": asdict(recipe), "seed": seed, "history": plain}
+        write_atomically(self._path(recipe, seed), json.dumps(whole) + "\n")
+        return plain
+
+    def _path(self, recipe: Recipe, seed: int) -> Path:
+        what = json.dumps([VERSION, self._setting, asdict(recipe), seed], sort_keys=True)
+        return self._folder / f"{hashlib.sha256(what.encode()).hexdigest()[:24]}.json"
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for each number that JSON does not have."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

@@ -1,0 +1,1 @@
+"""The lab: methods of training compared on learning alone, in one process, without a network."""

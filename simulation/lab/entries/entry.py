@@ -1,0 +1,204 @@
+"""An entry of the lab: a question as a list of recipes, what the paper says, and how the answer is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean, stdev
+from typing import Any, Final
+
+from simulation.lab.recipe import Recipe
+
+FEWEST_SEEDS: Final = 3
+"""No claim is made of fewer."""
+TOO_FEW: Final = "too few seeds"
+REPRODUCED: Final = "reproduced"
+NOT_REPRODUCED: Final = "not reproduced"
+WITHIN_NOISE: Final = "within noise"
+NOT_HERE: Final = "not at this size"
+"""None of the rows that the statement is about fits the number of steps or layers."""
+
+Outcome = Mapping[str, Any]
+"""A `History` as JSON."""
+Outcomes = Mapping[str, Sequence[Outcome]]
+"""By label, one for each seed, in the order of seeds."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an entry is run."""
+
+    steps: int
+    """S of its longest run, unless the entry trains some longer."""
+    sync_every: int
+    """H where the entry does not vary it."""
+    batch: int
+    """Samples of a replica's step."""
+    layers: int
+    """Of the model."""
+    most_replicas: int = 32
+    """Cases with more are left out."""
+
+    def base(self, **changes: Any) -> Recipe:
+        """The streaming run that entries vary: two replicas, fragments of half the depth, the paper's outer numbers."""
+        values: dict[str, Any] = {
+            "replicas": 2,
+            "steps": self.steps,
+            "batch": self.batch,
+            "sync_every": self.sync_every,
+            "fragments": max(1, self.layers // 3),
+            "overlap": (1,),
+        }
+        return Recipe(**{**values, **changes})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a recipe, and for a curve its place on it."""
+
+    label: str
+    recipe: Recipe
+    x: float | None = None
+    curve: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an entry's rows show: a verdict, and the comparisons that led to it in words."""
+
+    verdict: str
+    lines: tuple[str, ...] = ()
+
+
+Judge = Callable[[Outcomes], Finding]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One question."""
+
+    name: str
+    title: str
+    statement: str
+    """What the paper says, or for an open question what is asked."""
+    cases: Callable[[Scale], list[Case]]
+    judge: Judge
+    columns: tuple[str, ...] = ("loss",)
+    """What the table shows of a `History`, as `value` knows it."""
+    x_label: str = ""
+    log_x: bool = False
+    plot: str = "loss"
+    """What is drawn: loss, or cosine (by layer, over the run)."""
+    longer: int = 1
+    """How many times the usual number of steps it needs."""
+
+
+def value(outcome: Outcome, what: str) -> float:
+    """A number of an outcome; infinite for a loss that was not finite, NaN for what was not measured.
+
+    Cosines are means over the first or last quarter of the run, or over all of it. `norm ratio` is ‖Δ̄‖ / ‖Δ‖.
+    """
+    if what.startswith("cosine "):
+        return _cosine(outcome, what.removeprefix("cosine "))
+    if what == "norm ratio":
+        ratios = [mean / each for _, _, each, mean in outcome["norms"] if each]
+        return fmean(ratios) if ratios else float("nan")
+    found = outcome[what]
+    return float("inf") if found is None else float(found)
+
+
+def _cosine(outcome: Outcome, what: str) -> float:
+    """`start`, `end`, a layer's name, or `others`: the layers but the first."""
+    cosines = outcome["cosine"]
+    if what in ("start", "end"):
+        points = [cosine for _, cosine in cosines.get("all", ())]
+        quarter = max(1, len(points) // 4)
+        chosen = points[:quarter] if what == "start" else points[-quarter:]
+    elif what == "others":
+        chosen = [
+            cosine for layer, points in cosines.items() if layer.isdigit() and layer != "0" for _, cosine in points
+        ]
+    else:
+        chosen = [cosine for _, cosine in cosines.get(what, ())]
+    return fmean(chosen) if chosen else float("nan")
+
+
+def mean_and_spread(outcomes: Sequence[Outcome], what: str) -> tuple[float, float | None]:
+    """The mean over seeds, and their sample standard deviation; None for one seed."""
+    values = [value(outcome, what) for outcome in outcomes]
+    return fmean(values), stdev(values) if len(values) > 1 and all(map(isfinite, values)) else None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`low` has the lower number than `high`; or, with `within`, at most that share more than it."""
+
+    low: str
+    high: str
+    within: float | None = None
+    what: str = "loss"
+    what_high: str = ""
+    """The number of `high`, where it is another one."""
+
+    def judge(self, outcomes: Outcomes) -> Finding | None:
+        """A verdict over seeds, which share initial parameters and data, so differences are taken seed by seed.
+
+        None when a row is not there. Noise is the standard deviation of the differences.
+        """
+        if self.low not in outcomes or self.high not in outcomes:
+            return None
+        lows = [value(outcome, self.what) for outcome in outcomes[self.low]]
+        highs = [value(outcome, self.what_high or self.what) for outcome in outcomes[self.high]]
+        allowed = self.within or 0.0
+        gaps = [low - high - allowed * abs(high) for low, high in zip(lows, highs, strict=True)]
+        verdict = TOO_FEW if len(gaps) < FEWEST_SEEDS else _verdict(gaps)
+        return Finding(verdict, (self._words(fmean(lows), fmean(highs)),))
+
+    def _words(self, low: float, high: float) -> str:
+        ours = f"{self.low} ({self.what})" if self.what != "loss" or self.what_high else self.low
+        theirs = f"{self.high} ({self.what_high or self.what})" if self.what != "loss" or self.what_high else self.high
+        wanted = f"at most {100 * self.within:g}% above" if self.within is not None else "below"
+        return f"{ours} {low:.4f} {wanted} {theirs} {high:.4f}"
+
+
+def _verdict(gaps: Sequence[float]) -> str:
+    """Of at least two gaps: below zero, above it, or too near to it to say. A run that diverged has lost."""
+    if not all(map(isfinite, gaps)):
+        return REPRODUCED if max(gaps) < 0 else NOT_REPRODUCED
+    gap, noise = fmean(gaps), stdev(gaps)
+    return WITHIN_NOISE if abs(gap) <= noise else REPRODUCED if gap < 0 else NOT_REPRODUCED
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A judge of several claims: reproduced if all hold beyond the noise; not, if one fails beyond it; else noise."""
+
+    claims: tuple[Claim, ...]
+
+    def __call__(self, outcomes: Outcomes) -> Finding:
+        findings = [finding for claim in self.claims if (finding := claim.judge(outcomes))]
+        verdicts = [finding.verdict for finding in findings]
+        order = (TOO_FEW, NOT_REPRODUCED, WITHIN_NOISE, REPRODUCED)
+        verdict = next((verdict for verdict in order if verdict in verdicts), NOT_HERE)
+        return Finding(verdict, tuple(f"{f.lines[0]}: {f.verdict}" for f in findings))
+
+
+def judged(*claims: Claim) -> Judge:
+    """The judge of these claims."""
+    return Judged(claims)
+
+
+def best(outcomes: Outcomes) -> Finding:
+    """For an open question: which row is lowest, and which others it does not beat beyond the noise."""
+    order = sorted(outcomes, key=lambda label: mean_and_spread(outcomes[label], "loss")[0])
+    if len(outcomes[order[0]]) < FEWEST_SEEDS:
+        return Finding(TOO_FEW, (f"lowest: {order[0]}",))
+    level = [label for label in order[1:] if not _beats(outcomes, order[0], label)]
+    lines = (f"lowest: {order[0]}", *([f"not beaten beyond noise: {', '.join(level)}"] if level else []))
+    return Finding(WITHIN_NOISE if level else f"best: {order[0]}", lines)
+
+
+def _beats(outcomes: Outcomes, low: str, high: str) -> bool:
+    finding = Claim(low, high).judge(outcomes)
+    return finding is not None and finding.verdict == REPRODUCED

@@ -1,0 +1,159 @@
+"""Entries of the lab: their cases can be run, and their verdicts are what the rows say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from protocol.errors import UserError
+from simulation.lab import presenting
+from simulation.lab.compression import compression
+from simulation.lab.entries import ENTRIES, Scale, entry
+from simulation.lab.entries.entry import (
+    NOT_HERE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    TOO_FEW,
+    WITHIN_NOISE,
+    Claim,
+    Entry,
+    Judged,
+    best,
+    judged,
+    value,
+)
+
+ASKED = {
+    "table3",
+    "table6",
+    "table7",
+    "fig5",
+    "fig6",
+    "fig8",
+    "fig10",
+    "fig11",
+    "fig12",
+    "fig13",
+    "fig17",
+    "fig18",
+    "random-subsets",
+    "low-rank",
+    "alpha",
+    "alpha-annealed",
+    "alpha-tau-lr",
+    "outer-lr",
+    "fragment-size",
+    "sync-every",
+    "adaptive",
+    "shards-differ",
+    "skips",
+    "stress",
+    "rounding",
+    "block-size",
+    "error-feedback",
+    "results-bits",
+    "token-weighting",
+    "first-rounds",
+}
+QUICK, FULL = [Scale(18, 6, 2, layers, 8) for layers in (6, 4)], Scale(240, 20, 4, 6)
+
+
+def losses(*values: float | None) -> list[dict[str, Any]]:
+    return [{"loss": number} for number in values]
+
+
+def test_every_question_has_its_entry() -> None:
+    assert set(ENTRIES) >= ASKED
+    with pytest.raises(UserError, match="fig99"):
+        entry("fig99")
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_cases_can_be_made_at_any_size(name: str) -> None:
+    for scale in (*QUICK, Scale(12, 4, 4, 6), FULL):
+        cases = ENTRIES[name].cases(scale)
+        assert cases and len({case.label for case in cases}) == len(cases)
+        for case in cases:
+            compression(case.recipe.up)
+            compression(case.recipe.down)
+
+
+def test_sync_every_reaches_a_thousand() -> None:
+    chosen = ENTRIES["sync-every"]
+    assert [case.x for case in chosen.cases(Scale(240 * chosen.longer, 20, 4, 6))][-1] == 1000
+
+
+@pytest.mark.parametrize("name", [e.name for e in ENTRIES.values() if e.judge is not best])
+def test_claims_are_about_rows_that_exist(name: str) -> None:
+    chosen = ENTRIES[name]
+    assert isinstance(chosen.judge, Judged)
+    labels = {case.label for case in chosen.cases(FULL)}
+    assert {label for claim in chosen.judge.claims for label in (claim.low, claim.high)} <= labels
+    outcome = {"loss": 1.0, "first": 1.0, "average": 1.0, "cosine": {"0": [[1, 0.5]], "1": [[1, 0.5]], "all": [[1, 0]]}}
+    outcomes = {case.label: [outcome] * 3 for case in chosen.cases(FULL)}
+    assert chosen.judge(outcomes).verdict in (WITHIN_NOISE, REPRODUCED)
+
+
+def test_a_verdict_is_about_differences_seed_by_seed() -> None:
+    claim = judged(Claim("a", "b"))
+    apart = {"a": losses(1.0, 2.0, 3.0), "b": losses(1.1, 2.1, 3.1)}
+    assert claim(apart).verdict == REPRODUCED  # though seeds differ by far more than the rows do
+    assert claim({"a": apart["b"], "b": apart["a"]}).verdict == NOT_REPRODUCED
+    assert claim({"a": losses(1.0, 1.1, 1.0), "b": losses(1.05, 1.0, 1.02)}).verdict == WITHIN_NOISE
+    assert claim({"a": losses(1.0, 1.0), "b": losses(2.0, 2.0)}).verdict == TOO_FEW
+    assert claim({"a": losses(1.0, 1.0, 1.0)}).verdict == NOT_HERE
+
+
+def test_a_tolerance_is_a_share_of_the_other() -> None:
+    near = {"a": losses(1.009, 1.008, 1.009), "b": losses(1.0, 1.0, 1.0)}
+    assert judged(Claim("a", "b", within=0.01))(near).verdict == REPRODUCED
+    assert judged(Claim("a", "b", within=0.001))(near).verdict == NOT_REPRODUCED
+
+
+def test_one_failed_claim_is_enough() -> None:
+    rows = {"a": losses(1.0, 1.0, 1.0), "b": losses(2.0, 2.0, 2.0)}
+    assert judged(Claim("a", "b"), Claim("b", "a"))(rows).verdict == NOT_REPRODUCED
+
+
+def test_a_run_that_diverged_has_lost() -> None:
+    rows = {"a": losses(1.0, 1.0, 1.0), "b": losses(1.0, None, 1.0)}
+    assert judged(Claim("b", "a"))(rows).verdict == NOT_REPRODUCED
+
+
+def test_the_best_row_and_what_it_does_not_beat() -> None:
+    rows = {"a": losses(1.0, 1.1, 1.2), "b": losses(1.0, 1.1, 1.21), "c": losses(2.0, 2.1, 2.2)}
+    finding = best(rows)
+    assert finding.verdict == WITHIN_NOISE and finding.lines == ("lowest: a", "not beaten beyond noise: b")
+    assert best({"a": rows["a"], "c": rows["c"]}).verdict == "best: a"
+    assert best({"a": losses(1.0)}).verdict == TOO_FEW
+
+
+def test_cosines_of_an_outcome() -> None:
+    points = [[step, step / 10] for step in range(8)]
+    outcome = {"cosine": {"0": [[0, 0.9]], "1": [[0, 0.2]], "2": [[0, 0.4]], "embedding": [[0, 1.0]], "all": points}}
+    assert value(outcome, "cosine start") == pytest.approx(0.05)
+    assert value(outcome, "cosine end") == pytest.approx(0.65)
+    assert value(outcome, "cosine others") == pytest.approx(0.3)
+    assert value(outcome, "cosine 0") == 0.9
+
+
+def test_rows_json_and_chart_of_an_answer() -> None:
+    chosen = ENTRIES["fig8"]
+    cases = chosen.cases(FULL)
+    outcomes = {case.label: losses(1.0, 1.2, 1.4) for case in cases}
+    headings, rows = presenting.rows(chosen, outcomes)
+    assert headings == ["", "loss", "±"] and rows[0] == ["τ=0 α=0", "1.2000", "0.2000"]
+    answer = json.loads(json.dumps(presenting.as_json(chosen, cases, outcomes), allow_nan=False))
+    assert answer["verdict"] == REPRODUCED and answer["rows"][0]["numbers"]["loss"]["mean"] == pytest.approx(1.2)
+    chart = presenting.chart(chosen, cases, outcomes, "note")
+    assert [series.label for series in chart.series] == ["α=0", "α=0.5"]
+    assert chart.series[0].xs == [0.0, 1.0, 2.0, 5.0, 10.0]
+
+
+def test_a_chart_over_the_run_has_a_curve_for_each_row() -> None:
+    chosen: Entry = ENTRIES["stress"]
+    outcomes = {"a": [{"outer": [[3, 2.0], [6, 1.0]]}, {"outer": [[3, 4.0], [6, None]]}]}
+    chart = presenting.chart(chosen, [], outcomes, "")
+    assert [(s.label, list(s.xs), list(s.ys)) for s in chart.series] == [("a", [3], [3.0])]
