@@ -131,6 +131,7 @@ class Peer:
             layout=self.layout,
             manifest=dumps(manifest),
             notice=network.notice,
+            disk=network.disk,
             written=self.record.write,
         )
         try:
@@ -248,7 +249,10 @@ class Peer:
         self._snapshots.started(self.step, self.own_step, node)
         lives = self.record.begin_life(self.step, self.own_step)
         if lives > 1 and not found and self._snapshots.enabled:
-            self.network.notice(f"No usable snapshot in {folder.path}: this peer starts from the beginning again.")
+            self.network.notice(
+                f"No usable snapshot in {folder.path}, though this peer was in this run before. It comes in again as a "
+                "newcomer does: with what the others have, if they have begun."
+            )
 
     def _resume(self, snapshot: Snapshot, node: Node) -> None:
         index = snapshot.index
