@@ -133,8 +133,10 @@ class Process:
 
     def says(self, words: str) -> str:
         """Wait for a sentence with these words in it; that sentence."""
-        found: str = until(lambda: next((text for text in self.notices if words in text), None))
-        return found
+        until(lambda: any(words in text for text in self.notices) or self.process.poll() is not None)
+        found = [text for text in self.notices if words in text]
+        assert found, f"the process has ended: {self.notices} {self.errors}"
+        return found[0]
 
     def finishes(self) -> None:
         """Wait for its end, which must be that of its run."""
