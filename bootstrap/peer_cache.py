@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bootstrap.addresses import join_address
@@ -20,8 +20,11 @@ _MAX_FILE_BYTES = 64 * 1024
 class PeerCache:
     """At most MAX_PEERS full addresses, the latest met first. A file that is missing or damaged counts as empty."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, trouble: Callable[[OSError], None] | None = None) -> None:
+        """`trouble` hears of every time that the file cannot be written; without it, the first is a line in the log."""
         self._path = path
+        self._trouble = trouble or self._warn_once
+        self._warned = False
         self.addresses: tuple[str, ...] = _read(path)
 
     def remember(self, addresses: Iterable[str]) -> None:
@@ -40,7 +43,12 @@ class PeerCache:
             temporary.replace(self._path)
         except OSError as error:
             # The cache is a convenience: a full disk must not stop a peer.
+            self._trouble(error)
+
+    def _warn_once(self, error: OSError) -> None:
+        if not self._warned:
             log.warning("cannot write the cached peers to %s: %s", self._path, error)
+        self._warned = True
 
 
 def _read(path: Path) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -15,26 +17,64 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 _BLOCK: Final = 1 << 16
+_SYSTEM = re.compile(r"I/O error: (.*?)(?: \(os error \d+\))?$")
 _MODE: Final = 0o666
 """Less the user's umask, as for any file."""
 
 
 class DiskTrouble:
-    """Tells the user, once, that files in `folder` cannot be written. Any thread may call it."""
+    """Tells the user that files in `folder` cannot be written: in one line, whatever it is that the disk refuses first.
 
-    def __init__(self, folder: Path, notice: Callable[[str], None]) -> None:
-        self.happened = False
+    A full disk refuses lines, summaries and snapshots alike. The trouble is over when a snapshot is on the disk again:
+    one that fails after that is news. Lost lines are told once in a life. Any thread may call it.
+    """
+
+    def __init__(
+        self, folder: Path, notice: Callable[[str], None], incomplete: Callable[[], None] = lambda: None
+    ) -> None:
+        """`incomplete` is called once, when the first line or summary is lost, whether or not the user hears of it."""
         self._folder = folder
         self._notice = notice
+        self._incomplete = incomplete
+        self._lock = threading.Lock()
+        self._lost = self._told = False
 
     def __call__(self, error: OSError) -> None:
-        """Something could not be written, or what was written is gone."""
-        if not self.happened:
-            self.happened = True
-            self._notice(
-                f"Cannot write in {self._folder}: {error.strerror or error}. Training goes on, but what this peer "
-                "records of it has gaps."
+        """A line or a summary could not be written, or what was written is gone."""
+        with self._lock:
+            first, told = not self._lost, self._told
+            self._lost, self._told = True, told or first
+        if first:
+            self._say(self._incomplete)
+        if first and not told:
+            text = (
+                f"Cannot write in {self._folder}: {words_of(error)}. Training goes on, but what this peer records of "
+                "it has gaps; snapshots are tried again, and those before stay."
             )
+            self._say(lambda: self._notice(text))
+
+    def refused(self, text: str) -> None:
+        """Something else could not be written; `text` says what, and is for the user unless he knows already."""
+        with self._lock:
+            told, self._told = self._told, True
+        if not told:
+            self._say(lambda: self._notice(text))
+
+    def over(self) -> None:
+        """The disk takes what is large again."""
+        with self._lock:
+            self._told = False
+
+    def _say(self, words: Callable[[], None]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody reads us any more: training finds out at its next line
+            words()
+
+
+def words_of(error: OSError) -> str:
+    """What the system says, without numbers; safetensors quotes it."""
+    text = error.strerror or str(error)
+    match = _SYSTEM.search(text)
+    return match[1] if match else text
 
 
 def log_trouble(error: OSError) -> None:

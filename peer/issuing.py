@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from peer import clock
+from peer.disk import write_atomically
 from protocol.presence import MAX_AHEAD
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Issuing:
         """The time for the next record; `wall` is now."""
         issued = wall + self._ahead
         try:
-            self._path.write_text(repr(issued))
+            write_atomically(self._path, repr(issued))  # a full disk leaves the one before
         except OSError as error:
             log.debug("%s: %s", self._path, error)
         return issued

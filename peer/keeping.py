@@ -58,6 +58,7 @@ class Keeping:
             layout=mixing.parameters.layout,
             manifest=dumps(manifest),
             notice=network.notice,
+            disk=network.disk,
             written=record.write,
         )
         self._network = network
@@ -85,7 +86,10 @@ class Keeping:
         self.snapshots.started(standing.step, standing.own_step, node)
         lives = self._record.begin_life(standing.step, standing.own_step)
         if lives > 1 and not found and self.snapshots.enabled:
-            notice(f"No usable snapshot in {self.folder.path}: this peer starts from the beginning again.")
+            notice(
+                f"No usable snapshot in {self.folder.path}, though this peer was in this run before. It comes in again "
+                "as a newcomer does: with what the others have, if they have begun."
+            )
 
     def _resume(self, snapshot: Snapshot, node: Node) -> None:
         index, standing = snapshot.index, self._standing

@@ -26,7 +26,7 @@ from bootstrap.peer_cache import PeerCache
 from bootstrap.reachability import Reachability, find_out, watch
 from bootstrap.rendezvous import Rendezvous
 from peer import clock
-from peer.disk import DiskTrouble
+from peer.disk import DiskTrouble, words_of
 from peer.settings import Settings
 from protocol.errors import ProtocolError, UserError
 from protocol.manifest import Manifest, decode, run_id, sealed
@@ -86,7 +86,7 @@ class Network:
         self.daemon: Daemon
         self.rendezvous: Rendezvous
         self.reachability = Reachability("unasked", ())
-        self._cache = PeerCache(settings.out / "peers.json")
+        self._cache = PeerCache(settings.out / "peers.json", self._cache_trouble)
         try:
             self.call(self._start(reachable), START_TIMEOUT)
         except BaseException:
@@ -101,6 +101,10 @@ class Network:
             pass  # nobody reads us any more: the training thread finds out at its next line, and stops
         except Exception:
             log.exception("could not show: %s", text)
+
+    def _cache_trouble(self, error: OSError) -> None:
+        path = self.settings.out / "peers.json"
+        self.disk.refused(f"Cannot write {path}: {words_of(error)}. Training goes on.")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -42,7 +42,7 @@ class Progress:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._console = None if settings.json else Console()
-        self.disk = DiskTrouble(settings.out, self._incomplete)
+        self.disk = DiskTrouble(settings.out, self.notice, self._incomplete)
         """Told of every file of this peer that could not be written."""
         self._rows = self._summaries = 0.0
         self._peer: Peer | None = None
@@ -63,12 +63,10 @@ class Progress:
         else:
             self._line(event="notice", text=text)
 
-    def _incomplete(self, text: str) -> None:
-        """The disk refuses what we write: whoever reads the files later must hear it, even if we are killed."""
-        if self._console:
-            self._console.event(text)
-        else:
-            self._line(event="notice", text=text, incomplete=True)
+    def _incomplete(self) -> None:
+        """Lines are lost: who reads the files later (`potluck swarm`) must know, even if we are killed."""
+        if not self._console:
+            self._line(event="incomplete")
 
     def needs(self, manifest: Manifest, layout: Layout) -> None:
         """Before anything big is allocated: what this will take."""
@@ -85,13 +83,16 @@ class Progress:
         self._model = _model(manifest, layout)
         self._run = run_id(manifest).hex()
         self._earlier = earlier_lives(self._settings.out / "summary.json", self._run)
+        addresses = list(peer.outer.addresses) if peer else []
         if self._console:
             if peer:
                 self._console.event(f"This peer is {peer.peer_id}.")
+                if addresses:
+                    self._console.event(f"Others can join through it too: --join {addresses[0]}")
         else:
             daemon = peer.network.daemon.pid if peer else None
             name = peer.peer_id if peer else self._settings.name
-            self._line(event="start", peer_id=name, pid=os.getpid(), daemon_pid=daemon)
+            self._line(event="start", peer_id=name, pid=os.getpid(), daemon_pid=daemon, addresses=addresses)
         self._write_summary()
 
     def step(self, swarm: Any, result: StepResult, metrics: MetricsLog) -> None:
@@ -146,7 +147,7 @@ class Progress:
             text = f"Held-out loss {self.loss_start:.3f} at the start, {local:.3f} now (nats per token).{gap}"
             self._console.event(text)
         elif not self._console:
-            self._line(event="end", exit=self._ending["exit"])
+            self._line(event="end", exit=self._ending["exit"], outer_digest=self._ending["outer_digest"])
 
     # What the report reads
 

@@ -11,7 +11,6 @@ signature, exactly as if a stranger had sent it.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from torch import Tensor
 from aggregation.fragments import Layout
 from aggregation.outer import ChunkState
 from peer import clock
+from peer.disk import DiskTrouble, words_of
 from peer.packing import NotPlain, pack, unpack
 from peer.snapshot_files import Damaged, Index, Snapshot, SnapshotFolder
 from protocol.errors import ProtocolError
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 FINAL_SECONDS: Final = 8.0
 """Longest wait for the last snapshot when a peer leaves."""
 PARAMETERS, OUTER, OPTIMIZER = "parameters", "outer", "optimizer"
-_SYSTEM = re.compile(r"I/O error: (.*?)(?: \(os error \d+\))?$")
 
 
 class Kept(Protocol):
@@ -106,14 +105,17 @@ class Snapshots:
         layout: Layout,
         manifest: str,
         notice: Callable[[str], None],
+        disk: DiskTrouble,
         written: Callable[..., None],
     ) -> None:
-        """`interval` in swarm steps, 0 for none; `manifest` as TOML; `written` takes what the record says of one."""
+        """`interval` in swarm steps, 0 for none; `manifest` as TOML; `disk` hears of those that fail; `written` takes
+        what the record says of one."""
         self.folder = folder
         self._interval = interval
         self._layout = layout
         self._manifest = manifest
         self._notice = notice
+        self._disk = disk
         self._written = written
         self._idle = threading.Event()
         self._idle.set()
@@ -181,10 +183,11 @@ class Snapshots:
             path = self.folder.write(files, self._manifest, index)
             size = sum(file.stat().st_size for file in path.iterdir())
             self._failing = False
+            self._disk.over()
             seconds = clock.monotonic() - began
             self._written("snapshot", step=step, copy_seconds=taken.copy_seconds, write_seconds=seconds, bytes=size)
         except OSError as error:
-            self._failed(step, _words(error))
+            self._disk.refused(self._lost(step, words_of(error)))
         except Exception as error:
             log.exception("could not write the snapshot of step %d", step)
             self._failed(step, repr(error))
@@ -192,19 +195,16 @@ class Snapshots:
             self._idle.set()
 
     def _failed(self, step: int, why: str) -> None:
-        """One line, until one succeeds again."""
+        """One line, until one succeeds again. The disk is not to blame."""
         if not self._failing:
-            self._notice(
-                f"The snapshot of step {step} could not be written to {self.folder.path}: {why}. "
-                "Training goes on; the snapshots before it stay, and the next one is tried again."
-            )
+            self._notice(self._lost(step, why))
         self._failing = True
 
-
-def _words(error: OSError) -> str:
-    text = error.strerror or str(error)
-    match = _SYSTEM.search(text)
-    return match[1] if match else text
+    def _lost(self, step: int, why: str) -> str:
+        return (
+            f"The snapshot of step {step} could not be written to {self.folder.path}: {why}. "
+            "Training goes on; the snapshots before it stay, and the next one is tried again."
+        )
 
 
 # What the training thread copies

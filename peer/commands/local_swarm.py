@@ -221,8 +221,9 @@ class LocalSwarm:
             case "row":
                 self._take_row(peer, event)
             case "notice":
-                peer.incomplete |= bool(event.get("incomplete"))
                 self._console.event(f"{self._label(peer.index)}: {event['text']}")
+            case "incomplete":
+                peer.incomplete = True
             case "end":
                 peer.finished, peer.ended_itself = event["exit"] == "finished", True
                 self._progress = clock.monotonic()

@@ -379,6 +379,22 @@ def test_cached_peers_file(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["peers.json"]
 
 
+def test_cached_peers_that_cannot_be_written_are_told_of_and_remembered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "folder").write_text("in the way")
+    addresses = [with_peer(f"/ip4/192.0.2.7/tcp/{port}", bytes([port]) * 32) for port in range(1, 4)]
+    troubles: list[OSError] = []
+    told, untold = PeerCache(tmp_path / "folder" / "a", troubles.append), PeerCache(tmp_path / "folder" / "b")
+    for known in (1, 2, 3):
+        told.remember(addresses[:known])
+        untold.remember(addresses[:known])
+    assert set(told.addresses) == set(untold.addresses) == set(addresses)
+    assert len(troubles) == 3
+    lines = [record.getMessage() for record in caplog.records]
+    assert len([line for line in lines if line.startswith("cannot write")]) == 1, "not one for every newcomer"
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"peers": 7}', '{"peers": [7, "x", null]}', "[" * 60_000])
 def test_damaged_cached_peers_count_as_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "peers.json"

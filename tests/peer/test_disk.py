@@ -60,8 +60,24 @@ def test_the_user_hears_of_it_once() -> None:
     file.close()
     assert file.lost == 3
     assert notices == [
-        "Cannot write in out: No space left on device. Training goes on, but what this peer records of it has gaps."
+        "Cannot write in out: No space left on device. Training goes on, but what this peer records of it has gaps; "
+        "snapshots are tried again, and those before stay."
     ]
+
+
+def test_lines_and_snapshots_that_one_disk_refuses_are_one_trouble() -> None:
+    said: list[str] = []
+    trouble = DiskTrouble(Path("out"), said.append, lambda: said.append("incomplete"))
+    full = OSError(28, "No space left on device")
+    trouble.refused("a snapshot is lost")
+    trouble.refused("another one is lost")
+    trouble(full)
+    trouble(full)
+    assert said == ["a snapshot is lost", "incomplete"]
+    trouble.over()
+    trouble(full)  # told once in a life, or a disk on the brink would say it at every line
+    trouble.refused("a third one is lost")
+    assert said[2:] == ["a third one is lost"]
 
 
 def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:

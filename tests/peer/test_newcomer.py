@@ -14,7 +14,7 @@ import potluck
 from peer import newcomer
 from peer.assembly import GIVE_MBIT, give_rate
 from peer.commands.records import read_record
-from peer.commands.report_windows import account
+from peer.commands.report_windows import Span, account
 from peer.newcomer import JOIN_WARMUP, warm_up
 from protocol.manifest import Manifest
 from protocol.schedule import Window
@@ -75,8 +75,8 @@ def test_a_newcomer_begins_with_the_outer_parameters_and_contributes(swarm: Any,
     assert contributed and min(line["due"] for line in contributed) >= before + second.peer.schedule.overlap
     named = {part["peer"] for line in lines(first, "link") for part in line["contributors"]}
     assert second.peer.peer_id in named
-    found = account(1, second.peer.peer_id, "finished", 60, read_record(second.peer.settings.out).events)
-    assert found.joined == before
+    found = account(1, second.peer.peer_id, "finished", [Span(0, 60)], read_record(second.peer.settings.out).events)
+    assert found.spans == (Span(before + 1, 60),)
     assert not found.was_there(Window(0, 6)) and found.was_there(Window(0, 54))
 
 

@@ -174,7 +174,8 @@ def test_damage_costs_one_line_and_the_one_before_is_used(lives: Any, small: Sma
     third = lives(manifest)
     assert third.peer.step == third.peer.own_step == third.peer.tokens == 0
     assert [text for text in third.notices if "snapshot" in text] == [
-        f"No usable snapshot in {path}: this peer starts from the beginning again."
+        f"No usable snapshot in {path}, though this peer was in this run before. It comes in again as a newcomer does: "
+        "with what the others have, if they have begun."
     ]
 
 
