@@ -107,7 +107,7 @@ def test_data_parallel_is_one_model_on_all_batches() -> None:
     wanted = dict(models[0].named_parameters())
     for name, parameter in both._replicas[0].trainee._model.named_parameters():  # type: ignore[attr-defined]
         # Not the greatest difference: Adam makes a whole step of a gradient that is nothing but rounding.
-        assert float((parameter - wanted[name]).abs().mean()) < 1e-5, name
+        assert float((parameter - wanted[name]).detach().abs().mean()) < 1e-5, name
 
 
 def test_replicas_with_their_own_part_read_nothing_else() -> None:
