@@ -38,10 +38,13 @@ class DiskTrouble:
         self._incomplete = incomplete
         self._lock = threading.Lock()
         self._lost = self._told = False
+        self.troubles = 0
+        """How often something was refused."""
 
     def __call__(self, error: OSError) -> None:
         """A line or a summary could not be written, or what was written is gone."""
         with self._lock:
+            self.troubles += 1
             first, told = not self._lost, self._told
             self._lost, self._told = True, told or first
         if first:
@@ -56,14 +59,18 @@ class DiskTrouble:
     def refused(self, text: str) -> None:
         """Something else could not be written; `text` says what, and is for the user unless he knows already."""
         with self._lock:
+            self.troubles += 1
             told, self._told = self._told, True
         if not told:
             self._say(lambda: self._notice(text))
 
-    def over(self) -> None:
-        """The disk takes what is large again."""
+    def over(self, since: int) -> None:
+        """What is large was written, with nothing refused since there were `since` troubles: the disk has room again.
+
+        A snapshot that was being written when the disk filled up may well succeed, and says nothing of now.
+        """
         with self._lock:
-            self._told = False
+            self._told &= self.troubles != since
 
     def _say(self, words: Callable[[], None]) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody reads us any more: training finds out at its next line

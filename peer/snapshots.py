@@ -170,7 +170,7 @@ class Snapshots:
     def _write(self, taken: Taken, outer: OuterPart) -> None:
         step = taken.index.step
         try:
-            began = clock.monotonic()
+            began, troubles = clock.monotonic(), self._disk.troubles
             if not all(bool(values.isfinite().all()) for values in taken.fragments):
                 self._failed(step, "the parameters are not finite")
                 return
@@ -183,7 +183,7 @@ class Snapshots:
             path = self.folder.write(files, self._manifest, index)
             size = sum(file.stat().st_size for file in path.iterdir())
             self._failing = False
-            self._disk.over()
+            self._disk.over(troubles)
             seconds = clock.monotonic() - began
             self._written("snapshot", step=step, copy_seconds=taken.copy_seconds, write_seconds=seconds, bytes=size)
         except OSError as error:

@@ -74,7 +74,12 @@ def test_lines_and_snapshots_that_one_disk_refuses_are_one_trouble() -> None:
     trouble(full)
     trouble(full)
     assert said == ["a snapshot is lost", "incomplete"]
-    trouble.over()
+    began = trouble.troubles
+    trouble(full)
+    trouble.over(began)  # a snapshot of which the disk took the last byte
+    trouble.refused("still full")
+    assert said[2:] == []
+    trouble.over(trouble.troubles)
     trouble(full)  # told once in a life, or a disk on the brink would say it at every line
     trouble.refused("a third one is lost")
     assert said[2:] == ["a third one is lost"]
