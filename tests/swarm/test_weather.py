@@ -112,7 +112,9 @@ def test_a_full_disk(company: Any, small_disk: Path) -> None:
     freed = one.step
     agree(peers)
     assert str(small_disk) in line and ("No space left on device" in line or "the disk is full" in line)
-    assert [text for text in one.notices if "Training goes on" in text] == [line]
+    told = [text for text in one.notices if "Training goes on" in text]
+    # What a snapshot leaves that was under way when the disk filled up may be room for another: then it fills up twice.
+    assert told[0] == line and len(told) <= 2 and all(str(small_disk) in text for text in told)
     assert quiet(peers)
     kept = sorted(int(path.name) for path in (small_disk / "snapshots").iterdir())
     assert len(kept) == 2 and kept[0] > freed, "snapshots go on"
