@@ -9,6 +9,7 @@ import pytest
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.slow
 def test_a_donor_is_killed_while_it_gives_and_the_newcomer_gets_in(company: Any) -> None:
     company.begin({"run.steps": 1_000_000})
     manifest = ["--manifest", str(company.manifest)]

@@ -122,7 +122,7 @@ def children_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_swarm_reports_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     running = start(tmp_path)
     children = children_of(running)
