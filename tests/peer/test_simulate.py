@@ -86,7 +86,10 @@ def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_signal_ends_it_in_order(number: signal.Signals, code: int) -> None:
     """To the whole group, as a terminal does: no traceback, and no process left."""
     command = [sys.executable, "-m", "peer.cli", "simulate", "--seeds", "100000", "--jobs", "2", "--peers", "2"]
+    # A shell's background job, in which these tests may run, hands on that Ctrl-C is to be ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    signal.signal(signal.SIGINT, before)
     own = psutil.Process(process.pid)
     while len(workers := own.children()) < 3 and process.poll() is None:  # two, and Python's tracker of resources
         time.sleep(0.05)
