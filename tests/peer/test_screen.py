@@ -40,8 +40,8 @@ def entry(index: int) -> PeerEntry:
     return PeerEntry(
         index=index, peer_id=f"id-{index}", exit="finished", lives=1, inner_steps=100_000, tokens=10**9,
         train_loss_first=5.6, train_loss_last=2.3, windows=WindowCounts(1000, 900, 90, 10),
-        bytes_sent=10**9, bytes_received=10**9, seconds=Seconds(1000.0, 990.0, 10.0, 1.0), utilization=0.99, outer_digest="ab" * 32,
-        files=FilesEntry("whole", "incomplete"),
+        bytes_sent=10**9, bytes_received=10**9, seconds=Seconds(1000.0, 990.0, 10.0, 1.0),
+        utilization=0.99, outer_digest="ab" * 32, files=FilesEntry("whole", "incomplete"),
     )  # fmt: skip
 
 
