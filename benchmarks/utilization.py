@@ -29,6 +29,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from entry import ready_address
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -182,16 +184,6 @@ def start(internet: Any, namespace: str, *arguments: str, stdout: int) -> subpro
         namespace, command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=stdout
     )
     return process
-
-
-def ready_address(server: subprocess.Popen[str]) -> str:
-    """The bootstrap server's first address, from its JSON lines."""
-    assert server.stdout is not None
-    for line in server.stdout:
-        event = json.loads(line)
-        if event.get("event") == "ready":
-            return str(event["addresses"][0])
-    raise SystemExit("the bootstrap server did not start")
 
 
 def row(

@@ -19,7 +19,7 @@ import numpy as np
 
 from protocol.schedule import Schedule, spread
 from simulation.planner.exchange import Transfer
-from simulation.planner.graph import Floats
+from simulation.planner.graph import Floats, Spent
 
 AWAITED_ROUNDS: Final = (3, 4)
 """Rounds to let the queue settle, and rounds that count, if every merge is awaited: then no queue outlives a round."""
@@ -44,29 +44,15 @@ class Swarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
-    """Averages over rounds in which the queue has settled. Float64 (B,)."""
+class Rounds(Spent):
+    """Averages over rounds in which the queue has settled: what is spent is a round's. Float64 (B,)."""
 
-    compute: float
-    """Seconds of inner steps in a round."""
-    wall: Floats
-    """Seconds of a round."""
     exchange: Floats
     """Seconds from opening to the last result, summed over the windows of a round that were not given up."""
     in_time: Floats
     """Share of the windows that are merged τ steps after they opened, or after a wait of at most `merge_wait`."""
     late: Floats
     """Share of those that are merged later."""
-
-    @property
-    def utilization(self) -> Floats:
-        """Share of the time spent in inner steps."""
-        return self.compute / self.wall
-
-    @property
-    def exposed(self) -> Floats:
-        """Seconds of a round that training waits."""
-        return self.wall - self.compute
 
     @property
     def hidden(self) -> Floats:

@@ -47,22 +47,28 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run took. Float64 (B,)."""
+class Spent:
+    """Seconds of computing, and of all. Float64 (B,)."""
 
     compute: float
     wall: Floats
-    link_busy: Floats
 
     @property
     def utilization(self) -> Floats:
-        """Share of the time spent in units."""
+        """Share of the time spent in computing."""
         return self.compute / self.wall
 
     @property
     def exposed(self) -> Floats:
         """Time that was spent waiting."""
         return self.wall - self.compute
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Spent):
+    """What a run took."""
+
+    link_busy: Floats
 
 
 def units(layers: int) -> int:
