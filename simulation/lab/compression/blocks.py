@@ -1,9 +1,12 @@
 """Blocks of consecutive values with one scale each, and how a scale is stored."""
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from simulation.lab.compression.base import Sent, checked
 
 SCALE_BITS: Final = {"fp32": 32, "bf16": 16, "e8m0": 8}
 """e8m0 is a power of two, as in the MX formats and in e3m0."""
@@ -59,3 +62,25 @@ def stored(scales: Tensor, scale: str) -> Tensor:
 def unit(blocks: Tensor, scales: Tensor) -> Tensor:
     """blocks / scales, and zero where the scale is."""
     return torch.where(scales > 0, blocks / torch.where(scales > 0, scales, 1.0), 0.0)
+
+
+def coded(
+    delta: Tensor,
+    *,
+    block: int,
+    scale: str,
+    code_bits: int,
+    measured: Callable[[Tensor, Tensor], Tensor],
+    in_units: Callable[[Tensor, Tensor], Tensor],
+) -> Sent:
+    """`delta` as codes of `code_bits` bits, times one scale a block. Raises ValueError as `Compression.compress`.
+
+    `measured` gives the wanted scales (blocks, 1) of the values (blocks, block), of which each block really has so many
+    (blocks, 1). `in_units` gives what the codes stand for, in units of the scales that are stored.
+    """
+    flat = checked(delta)
+    blocks = in_blocks(flat, block)
+    scales = stored(measured(blocks, block_sizes(blocks, flat.numel())), scale)
+    values = out_of_blocks(in_units(blocks, scales) * scales, flat.numel())
+    bits = code_bits * flat.numel() + SCALE_BITS[scale] * num_blocks(flat.numel(), block)
+    return Sent(values.view(delta.shape), float(bits))

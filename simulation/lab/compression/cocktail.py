@@ -6,13 +6,12 @@ for each of those); 16 a block. With the defaults 0.19 a parameter: 0.02 · 4, 0
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from simulation.lab.compression.base import SEED_BITS, Sent, checked
-from simulation.lab.compression.error_feedback import ErrorFeedback
+from simulation.lab.compression.error_feedback import ErrorFeedback, WithFeedback
 from simulation.lab.compression.integers import Integers
 from simulation.lab.compression.random_k import chosen
 from simulation.lab.compression.sparse import check_share, greatest, index_bits, num_kept
@@ -45,10 +44,9 @@ class RandomTopInt:
 
 
 @dataclass(frozen=True)
-class Cocktail:
+class Cocktail(WithFeedback):
     """The composition under error feedback."""
 
-    feedback: ClassVar[bool] = True
     random: float = 0.1
     top: float = 0.2
     bits: int = 4
@@ -56,11 +54,5 @@ class Cocktail:
     decay: float = 1.0
     name: str = "cocktail"
 
-    def __post_init__(self) -> None:
-        self._method()
-
-    def _method(self) -> ErrorFeedback:
+    def method(self) -> ErrorFeedback:
         return ErrorFeedback(RandomTopInt(self.random, self.top, self.bits, self.block), self.decay)
-
-    def compress(self, delta: Tensor, *, memory: dict[str, Tensor], generator: torch.Generator) -> Sent:
-        return self._method().compress(delta, memory=memory, generator=generator)

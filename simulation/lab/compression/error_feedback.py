@@ -7,7 +7,9 @@ was given, to rounding. A decay below 1 forgets (SparseLoCo, arXiv 2508.15706). 
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,3 +51,19 @@ class ErrorFeedback:
 def error_feedback(inner: Compression, *, decay: float = 1.0) -> ErrorFeedback:
     """`inner` with error feedback."""
     return ErrorFeedback(inner, decay)
+
+
+class WithFeedback(ABC):
+    """A method that is another one under error feedback. A subclass is a dataclass that says which."""
+
+    feedback: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.method()  # which checks its settings
+
+    @abstractmethod
+    def method(self) -> ErrorFeedback:
+        """What it is made of. Raises ValueError for settings that it refuses."""
+
+    def compress(self, delta: Tensor, *, memory: dict[str, Tensor], generator: torch.Generator) -> Sent:
+        return self.method().compress(delta, memory=memory, generator=generator)

@@ -9,17 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from simulation.lab.compression.base import Sent, checked, uniform
-from simulation.lab.compression.blocks import (
-    SCALE_BITS,
-    check_block,
-    check_scale,
-    in_blocks,
-    num_blocks,
-    out_of_blocks,
-    stored,
-    unit,
-)
+from simulation.lab.compression.base import Sent, uniform
+from simulation.lab.compression.blocks import check_block, check_scale, coded, unit
 from simulation.lab.compression.rounding import check_rounding
 
 
@@ -41,13 +32,15 @@ class Integers:
         check_rounding(self.rounding)
 
     def compress(self, delta: Tensor, *, memory: dict[str, Tensor], generator: torch.Generator) -> Sent:
-        flat = checked(delta)
-        blocks = in_blocks(flat, self.block)
         greatest = 2 ** (self.bits - 1) - 1
-        scales = stored(blocks.abs().amax(dim=1, keepdim=True) / greatest, self.scale)
-        values = self._rounded(unit(blocks, scales), generator).clamp(-greatest, greatest) * scales
-        bits = self.bits * flat.numel() + SCALE_BITS[self.scale] * num_blocks(flat.numel(), self.block)
-        return Sent(out_of_blocks(values, flat.numel()).view(delta.shape), float(bits))
+        return coded(
+            delta,
+            block=self.block,
+            scale=self.scale,
+            code_bits=self.bits,
+            measured=lambda blocks, sizes: blocks.abs().amax(dim=1, keepdim=True) / greatest,
+            in_units=lambda blocks, scales: self._rounded(unit(blocks, scales), generator).clamp(-greatest, greatest),
+        )
 
     def _rounded(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """To whole numbers; nearest takes ties to even."""

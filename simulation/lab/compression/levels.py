@@ -5,18 +5,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from simulation.lab.compression.base import Sent, checked, uniform
-from simulation.lab.compression.blocks import (
-    SCALE_BITS,
-    block_sizes,
-    check_block,
-    check_scale,
-    in_blocks,
-    num_blocks,
-    out_of_blocks,
-    stored,
-    unit,
-)
+from simulation.lab.compression.base import Sent, uniform
+from simulation.lab.compression.blocks import check_block, check_scale, coded, unit
 from simulation.lab.compression.rounding import check_rounding
 
 
@@ -38,20 +28,22 @@ class Levels:
         check_rounding(self.rounding)
 
     def compress(self, delta: Tensor, *, memory: dict[str, Tensor], generator: torch.Generator) -> Sent:
-        flat = checked(delta)
-        blocks = in_blocks(flat, self.block)
-        scales = stored(self._measured(blocks, flat.numel()), self.scale)
-        values = self._rounded(unit(blocks, scales), generator) * scales
-        bits = self.code_bits * flat.numel() + SCALE_BITS[self.scale] * num_blocks(flat.numel(), self.block)
-        return Sent(out_of_blocks(values, flat.numel()).view(delta.shape), float(bits))
+        return coded(
+            delta,
+            block=self.block,
+            scale=self.scale,
+            code_bits=self.code_bits,
+            measured=self._measured,
+            in_units=lambda blocks, scales: self._rounded(unit(blocks, scales), generator),
+        )
 
-    def _measured(self, blocks: Tensor, numel: int) -> Tensor:
-        """The wanted scale of each of the (blocks, block): (blocks, 1)."""
+    def _measured(self, blocks: Tensor, sizes: Tensor) -> Tensor:
+        """The wanted scale of each of the (blocks, block), which have so many values (blocks, 1): (blocks, 1)."""
         greatest = blocks.abs().amax(dim=1, keepdim=True)
         if self.measure == "absmax":
             return greatest / max(self.table)
         squares = unit(blocks, greatest).square().sum(dim=1, keepdim=True)  # of at most 1, so that no square overflows
-        return greatest * (squares / block_sizes(blocks, numel)).sqrt()
+        return greatest * (squares / sizes).sqrt()
 
     def _rounded(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Each value at a level: the nearest, a tie to the upper; or one of its two neighbours without bias."""

@@ -13,14 +13,14 @@ so Q is the least-squares fit Mᵀ · P · (Pᵀ P)⁻¹.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from simulation.lab.compression.base import Compression, Sent, checked
 from simulation.lab.compression.e3m0 import E3M0
-from simulation.lab.compression.error_feedback import ErrorFeedback
+from simulation.lab.compression.error_feedback import ErrorFeedback, WithFeedback
 from simulation.lab.compression.integers import Integers
 from simulation.lab.compression.none import Uncompressed
 
@@ -94,21 +94,14 @@ def _random(columns: int, rank: int, generator: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PowerSGD:
+class PowerSGD(WithFeedback):
     """Low rank under error feedback."""
 
-    feedback: ClassVar[bool] = True
     rank: int = 4
     factors: str = "none"
     warm: bool = True
     decay: float = 1.0
     name: str = "power-sgd"
 
-    def __post_init__(self) -> None:
-        self._method()
-
-    def _method(self) -> ErrorFeedback:
+    def method(self) -> ErrorFeedback:
         return ErrorFeedback(LowRank(self.rank, self.factors, self.warm), self.decay)
-
-    def compress(self, delta: Tensor, *, memory: dict[str, Tensor], generator: torch.Generator) -> Sent:
-        return self._method().compress(delta, memory=memory, generator=generator)

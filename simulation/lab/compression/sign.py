@@ -10,17 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from simulation.lab.compression.base import Sent, checked
-from simulation.lab.compression.blocks import (
-    SCALE_BITS,
-    block_sizes,
-    check_block,
-    check_scale,
-    in_blocks,
-    num_blocks,
-    out_of_blocks,
-    stored,
-)
+from simulation.lab.compression.base import Sent
+from simulation.lab.compression.blocks import check_block, check_scale, coded
 
 
 @dataclass(frozen=True)
@@ -36,10 +27,11 @@ class Sign:
         check_scale(self.scale)
 
     def compress(self, delta: Tensor, *, memory: dict[str, Tensor], generator: torch.Generator) -> Sent:
-        flat = checked(delta)
-        blocks = in_blocks(flat, self.block)
-        sizes = block_sizes(blocks, flat.numel())
-        means = (blocks.abs() / sizes).sum(dim=1, keepdim=True)
-        values = torch.where(blocks < 0, -1.0, 1.0) * stored(means, self.scale)
-        bits = flat.numel() + SCALE_BITS[self.scale] * num_blocks(flat.numel(), self.block)
-        return Sent(out_of_blocks(values, flat.numel()).view(delta.shape), float(bits))
+        return coded(
+            delta,
+            block=self.block,
+            scale=self.scale,
+            code_bits=1,
+            measured=lambda blocks, sizes: (blocks.abs() / sizes).sum(dim=1, keepdim=True),
+            in_units=lambda blocks, scales: torch.where(blocks < 0, -1.0, 1.0),
+        )

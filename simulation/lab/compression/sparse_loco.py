@@ -9,14 +9,13 @@ evenly spaced from zero would be wasted.) Bits for each sent value: 2, and an in
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from simulation.lab.compression.base import FP32_BITS, Sent, checked
 from simulation.lab.compression.blocks import check_block, in_blocks, num_blocks, out_of_blocks, stored
-from simulation.lab.compression.error_feedback import ErrorFeedback
+from simulation.lab.compression.error_feedback import ErrorFeedback, WithFeedback
 
 _CODE_BITS = 2
 _LEVELS_BITS = 2 * 16
@@ -77,21 +76,14 @@ def _mean(values: Tensor, weights: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SparseLoCo:
+class SparseLoCo(WithFeedback):
     """Chunked Top-K in two bits under error feedback with decay."""
 
-    feedback: ClassVar[bool] = True
     kept: int = 64
     chunk: int = 4096
     decay: float = 0.95
     alpha: float = 1.0
     name: str = "sparse-loco"
 
-    def __post_init__(self) -> None:
-        self._method()
-
-    def _method(self) -> ErrorFeedback:
+    def method(self) -> ErrorFeedback:
         return ErrorFeedback(ChunkedTopK(self.kept, self.chunk), self.decay, self.alpha)
-
-    def compress(self, delta: Tensor, *, memory: dict[str, Tensor], generator: torch.Generator) -> Sent:
-        return self._method().compress(delta, memory=memory, generator=generator)
