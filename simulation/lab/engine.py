@@ -42,9 +42,11 @@ Memory = dict[tuple[int, str], dict[str, Tensor]]
 class Way:
     """One direction of the traffic of one replica: its compression, what it remembers, the bits so far."""
 
-    def __init__(self, how: Compression, seed: int) -> None:
+    def __init__(self, how: Compression, seed: int, share: float) -> None:
+        """`share` of the values travels; the receiver knows which."""
         self.bits = 0.0
         self._how = how
+        self._share = share
         self._memory: Memory = {}
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -56,7 +58,7 @@ class Way:
             piece = values[end - prod(shape) : end].view(shape)
             memory = self._memory.setdefault((fragment, name), {})
             sent = self._how.compress(piece, memory=memory, generator=self._generator)
-            self.bits += sent.bits
+            self.bits += sent.bits * self._share
             pieces.append(sent.values.reshape(-1))
         return torch.cat(pieces)
 
@@ -117,7 +119,8 @@ class Run:
             up, down = compression(recipe.up), compression(recipe.down)
         except ValueError as error:
             raise UserError(str(error)) from error
-        return lambda index: Way(up, seed * 1000 + index + 1), Way(down, seed * 1000)
+        share = recipe.share if "subsets" in recipe.exchange else 1.0
+        return lambda index: Way(up, seed * 1000 + index + 1, share), Way(down, seed * 1000, share)
 
     def _chunks(self) -> tuple[Chunk, ...]:
         block = self.recipe.block
@@ -223,10 +226,7 @@ class Run:
         delta = outer_gradient(self.exchange.base(replica.index, fragment), replica.trainee.read(fragment))
         if not bool(delta.isfinite().all()):
             return None  # as a peer does
-        before = replica.way.bits
         values = replica.way.send(fragment, delta, self._parts(fragment))
-        if "subsets" in self.recipe.exchange:  # only the values of the subset travel
-            replica.way.bits = before + (replica.way.bits - before) * self.recipe.share
         arrived = tuple(self._happens(1 - self.recipe.drop) for _ in self._chunks_of[fragment])
         return Contribution(tokens, values, delta, arrived)
 
@@ -237,11 +237,7 @@ class Run:
         return [("", (whole.numel,))]
 
     def _receive(self, fragment: int, mean: Tensor) -> Tensor:
-        before = self._down.bits
-        values = self._down.send(fragment, mean, self._parts(fragment))
-        if "subsets" in self.recipe.exchange:
-            self._down.bits = before + (self._down.bits - before) * self.recipe.share
-        return values
+        return self._down.send(fragment, mean, self._parts(fragment))
 
     def _happens(self, chance: float) -> bool:
         return chance >= 1 or self._chance.random() < chance
