@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
+
+from peer.exit_codes import TERMINATED
 
 
 def ending() -> tuple[signal.Signals, ...]:
     """Ctrl-C, SIGTERM and a closed terminal. A hang-up that is ignored, as under nohup, stays ignored."""
     hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hang_up)
+
+
+def stoppable() -> AbstractContextManager[None]:
+    """While it lasts, SIGTERM ends us in order, as Ctrl-C does: what is open is closed on the way out."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(TERMINATED)
+
+    return handled((signal.SIGTERM,), stop)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from peer.progress import Progress
 from peer.sealing import build_model, check, planned_layout, seal
 from peer.settings import Settings
 from peer.signals import ending, handled
-from peer.training import InnerConfig, make_optimizer, resolve_device, set_threads, train_step
+from peer.training import InnerConfig, inner_config, make_optimizer, resolve_device, set_threads, train_step
 from protocol.errors import UserError
 from protocol.manifest import Manifest, sealed
 from protocol.manifest_toml import dumps
@@ -98,15 +98,7 @@ class Job:
     @property
     def inner(self) -> InnerConfig:
         """The inner optimizer's numbers, all from the manifest."""
-        section = self.manifest.training
-        return InnerConfig(
-            total_steps=self.manifest.run.steps,
-            lr=section.lr,
-            warmup_steps=section.warmup,
-            weight_decay=section.weight_decay,
-            betas=(section.beta1, section.beta2),
-            clip=section.clip,
-        )
+        return inner_config(self.manifest)
 
     def loss(self) -> float:
         """Nats per token of the model as it is now, on the held-out bytes."""

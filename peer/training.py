@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from peer.models import Decoder
 from protocol.errors import UserError
+from protocol.manifest import Manifest
 
 FINAL_RATE = 0.1  # the cosine ends at this share of the peak
 
@@ -41,6 +42,19 @@ class InnerConfig:
         for name, holds, right in rules:
             if not holds:
                 raise UserError.field(f"training.{name}", getattr(self, name), right)
+
+
+def inner_config(manifest: Manifest) -> InnerConfig:
+    """The inner optimizer's numbers of a run, all from its manifest."""
+    section = manifest.training
+    return InnerConfig(
+        total_steps=manifest.run.steps,
+        lr=section.lr,
+        warmup_steps=section.warmup,
+        weight_decay=section.weight_decay,
+        betas=(section.beta1, section.beta2),
+        clip=section.clip,
+    )
 
 
 @dataclass(frozen=True)

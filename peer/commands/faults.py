@@ -117,8 +117,7 @@ class Faults:
 
     def of_peer(self, peer: int) -> Iterator[PeerFault]:
         """What happens to a peer by its own steps, in the order of these."""
-        every: list[PeerFault] = [*self.freezes, *self.restarts, *self.leaves, *self.kills]
-        yield from sorted((fault for fault in every if fault.peer == peer), key=lambda fault: fault.step)
+        yield from (fault for fault in self.events() if isinstance(fault, PeerFault) and fault.peer == peer)
 
     def events(self) -> list[Fault]:
         """Everything that happens at a step, in the order of the steps."""

@@ -6,13 +6,10 @@ It and its neighbours `lab_*.py` import `simulation` (docs/decisions/0018).
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from peer.commands.lab_manifest import recipe_of, workload_of
@@ -22,11 +19,11 @@ from peer.commands.lab_workload import MODELS, TextWorkload
 from peer.commands.places import usable_folder
 from peer.data import load_corpus
 from peer.disk import write_atomically
-from peer.exit_codes import DONE, INTERRUPTED, TERMINATED
+from peer.exit_codes import DONE, INTERRUPTED
 from peer.manifest_file import read_manifest
 from peer.output import complain, write_line
 from peer.screen import Column, broken, fitting, rendered, width_of
-from peer.signals import handled
+from peer.signals import stoppable
 from peer.training import InnerConfig, resolve_device, set_threads
 from protocol.errors import UserError
 from protocol.manifest import changed
@@ -71,7 +68,7 @@ def run_lab(options: LabOptions) -> int:
         return _swarm(options)
     chosen = list(ENTRIES.values()) if options.name == "all" else [entry(options.name)]
     _check(options)
-    with _stoppable():
+    with stoppable():
         try:
             return _Lab(options).run(chosen)
         except KeyboardInterrupt:
@@ -89,15 +86,6 @@ def _check(options: LabOptions) -> None:
         raise UserError.field("--steps", options.steps, f"must be at least {FEWEST_STEPS}")
     if options.seeds is not None and options.seeds < 1:
         raise UserError.field("--seeds", options.seeds, "must be at least 1")
-
-
-def _stoppable() -> AbstractContextManager[None]:
-    """SIGTERM ends us in order, as Ctrl-C does: what has ended is on the disk."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(TERMINATED)
-
-    return handled((signal.SIGTERM,), stop)
 
 
 def _list(*, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from peer.commands.lab_workload import TextWorkload
 from peer.data import Corpus
 from peer.models import preset
 from peer.settings import Settings
-from peer.training import InnerConfig
+from peer.training import inner_config
 from protocol.errors import UserError
 from protocol.manifest import Manifest
 from simulation.lab.recipe import Recipe
@@ -49,15 +49,7 @@ def workload_of(manifest: Manifest, corpus: Corpus, device: torch.device) -> Tex
     if manifest.data.validation not in ("", corpus.validation_sha256):
         name = manifest.data.name
         raise UserError(f"--data: the text here ({corpus.name}) is not the run's ({name}): its held-out end differs")
-    section = manifest.training
-    inner = InnerConfig(
-        total_steps=manifest.run.steps,
-        lr=section.lr,
-        warmup_steps=section.warmup,
-        weight_decay=section.weight_decay,
-        betas=(section.beta1, section.beta2),
-        clip=section.clip,
-    )
+    inner = inner_config(manifest)
     return TextWorkload(
         model=preset(manifest.model.name),
         corpus=corpus,
@@ -65,7 +57,7 @@ def workload_of(manifest: Manifest, corpus: Corpus, device: torch.device) -> Tex
         inner=lambda steps: inner,
         device=device,
         evaluation_tokens=EVALUATION_TOKENS,
-        z_loss=section.z_loss,
+        z_loss=manifest.training.z_loss,
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from peer.disk import write_atomically
+from simulation.json_numbers import finite_throughout
 from simulation.lab.history import History
 from simulation.lab.recipe import Recipe
 
@@ -37,7 +37,7 @@ class Results:
 
     def keep(self, recipe: Recipe, seed: int, history: History) -> dict[str, Any]:
         """Write a run that ended, and return its history as it will be read."""
-        plain: dict[str, Any] = json.loads(json.dumps(_finite(asdict(history))))
+        plain: dict[str, Any] = json.loads(json.dumps(finite_throughout(asdict(history))))
         whole = {"setting": self._setting, "recipe": asdict(recipe), "seed": seed, "history": plain}
         write_atomically(self._path(recipe, seed), json.dumps(whole) + "\n")
         return plain
@@ -45,14 +45,3 @@ class Results:
     def _path(self, recipe: Recipe, seed: int) -> Path:
         what = json.dumps([VERSION, self._setting, asdict(recipe), seed], sort_keys=True)
         return self._folder / f"{hashlib.sha256(what.encode()).hexdigest()[:24]}.json"
-
-
-def _finite(value: Any) -> Any:
-    """The value with None for each number that JSON does not have."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value

@@ -6,7 +6,6 @@ With peer/commands/simulate.py the only module here that imports `simulation` (d
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -19,6 +18,7 @@ from peer.screen import width_of
 from peer.units import parse_bandwidth, parse_flops, parse_seconds
 from protocol.errors import UserError
 from simulation.charts import Chart, check_plot, save_charts
+from simulation.json_numbers import finite
 from simulation.planner import paper
 from simulation.planner.document import document, solved
 from simulation.planner.exchange import MOST_PARTS, PACKED
@@ -96,14 +96,10 @@ def _figure(options: PlanOptions) -> None:
 
 def _chart_as_json(chart: Chart) -> dict[str, Any]:
     lines = [
-        {"label": line.label, "xs": list(map(_finite, line.xs)), "ys": list(map(_finite, line.ys))}
+        {"label": line.label, "xs": list(map(finite, line.xs)), "ys": list(map(finite, line.ys))}
         for line in chart.series
     ]
     return {"title": chart.title, "x": chart.x_label, "y": chart.y_label, "note": chart.note, "series": lines}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _plan(options: PlanOptions) -> None:

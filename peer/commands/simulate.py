@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Final
 
 from peer import clock
-from peer.exit_codes import DONE, FAILED, TERMINATED
-from peer.signals import handled
+from peer.exit_codes import DONE, FAILED
+from peer.signals import stoppable
 from protocol.errors import UserError
 from simulation.campaign import Tally, Terms, Violation, campaign
 from simulation.events import KINDS
@@ -52,7 +49,7 @@ def run_simulate(options: SimulateOptions) -> int:
     if options.jobs is not None and not 1 <= options.jobs <= MOST_JOBS:
         raise UserError.field("--jobs", options.jobs, f"must be between 1 and {MOST_JOBS}")
     seeds = range(options.first, options.first + options.seeds)
-    with _Progress(len(seeds), quiet=options.json) as progress, _stoppable():
+    with _Progress(len(seeds), quiet=options.json) as progress, stoppable():
         try:
             tally = campaign(terms, seeds, jobs=options.jobs or cores(), progress=progress.show)
         except BrokenProcessPool:
@@ -65,15 +62,6 @@ def run_simulate(options: SimulateOptions) -> int:
     else:
         print(_text(tally, options))
     return FAILED if tally.violations else DONE
-
-
-def _stoppable() -> AbstractContextManager[None]:
-    """SIGTERM ends us in order, as Ctrl-C does: our processes first."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(TERMINATED)
-
-    return handled((signal.SIGTERM,), stop)
 
 
 def cores() -> int:

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from simulation.charts import Chart, Series
+from simulation.json_numbers import finite
 from simulation.lab.entries.entry import Case, Entry, Outcome, Outcomes, mean_and_spread, value
 
 HEADINGS = {
@@ -61,11 +62,6 @@ def _row(entry: Entry, case: Case, outcomes: Sequence[Outcome]) -> dict[str, Any
             "seeds": [finite(value(outcome, column)) for outcome in outcomes],
         }
     return {"label": case.label, "x": case.x, "curve": case.curve, "numbers": numbers, "recipe": asdict(case.recipe)}
-
-
-def finite(number: float) -> float | None:
-    """The number, or None for one that JSON does not have."""
-    return number if isfinite(number) else None
 
 
 def chart(entry: Entry, cases: Sequence[Case], outcomes: Outcomes, note: str) -> Chart:
