@@ -5,21 +5,14 @@ The result depends on the seeds alone, not on the number of processes or on thei
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-import torch
-
 from simulation.events import KINDS, Event, random_events
 from simulation.faults import Outcome, random_plan, run
+from simulation.processes import processes
 from simulation.shrink import shrink
 
 SEEDS_A_TASK: Final = 5
@@ -110,7 +103,7 @@ def campaign(
     starts = range(seeds.start, seeds.stop, SEEDS_A_TASK)
     tasks = [partial(examine, terms, range(start, min(start + SEEDS_A_TASK, seeds.stop))) for start in starts]
     tally = Tally()
-    with _processes(min(jobs, len(tasks))) as each:
+    with processes(min(jobs, len(tasks))) as each:
         for _, some in each(tasks):
             tally = tally.and_also(some)
             progress(tally, 0)
@@ -120,57 +113,3 @@ def campaign(
             violations[index] = shorter
             progress(tally, number)
     return replace(tally, violations=tuple(violations))
-
-
-Tasks = list[partial[Any]]
-
-
-@contextmanager
-def _processes(jobs: int) -> Iterator[Callable[[Tasks], Iterator[tuple[int, Any]]]]:
-    """A function that does tasks, several at once, and gives (index, result) as they are done."""
-    if jobs == 1:
-        torch.set_num_threads(1)
-        yield lambda tasks: ((index, task()) for index, task in enumerate(tasks))
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle_in)
-    try:
-        yield lambda tasks: _in_pool(pool, 2 * jobs, tasks)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _in_pool(pool: ProcessPoolExecutor, at_once: int, tasks: Tasks) -> Iterator[tuple[int, Any]]:
-    """Few tasks are handed out at a time, so that an interrupt ends soon."""
-    waiting = enumerate(tasks)
-    running: dict[Future[Any], int] = {}
-    while True:
-        while len(running) < at_once and (following := next(waiting, None)) is not None:
-            running[_submit(pool, following[1])] = following[0]
-        if not running:
-            return
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            yield running.pop(future), future.result()
-
-
-def _submit(pool: ProcessPoolExecutor, task: partial[Any]) -> Future[Any]:
-    """A worker that this starts inherits the blocked signal: on Ctrl-C we alone speak, and end the workers."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        return pool.submit(task)
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def _settle_in() -> None:
-    """A worker: one thread of arithmetic, and no life without the parent."""
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,29 +17,27 @@ from typing import Any, Final
 from peer.commands.lab_manifest import recipe_of, workload_of
 from peer.commands.lab_results import Results
 from peer.commands.lab_running import Planned, run_all
-from peer.commands.lab_workload import MODELS, TextWorkload
+from peer.commands.lab_workload import MODELS, Setting
 from peer.commands.places import usable_folder
 from peer.data import load_corpus
 from peer.disk import write_atomically
-from peer.exit_codes import DONE, INTERRUPTED
+from peer.exit_codes import DONE, FAILED, INTERRUPTED
 from peer.manifest_file import read_manifest
 from peer.output import complain, write_line
 from peer.screen import Column, broken, fitting, rendered, width_of
 from peer.signals import stoppable
-from peer.training import InnerConfig, resolve_device, set_threads
+from peer.training import resolve_device, set_threads
 from protocol.errors import UserError
 from protocol.manifest import changed
 from simulation.charts import save_charts
 from simulation.lab import presenting
 from simulation.lab.engine import Run
 from simulation.lab.entries import ENTRIES, Case, Entry, Outcomes, Scale, entry
+from simulation.processes import resolve_jobs
 
 STEPS, QUICK_STEPS, FEWEST_STEPS = 240, 18, 12
 ROUND: Final = 20
 """H, or a third of the steps where that is less."""
-SEQUENCE: Final = 64
-RATES = {"small": 5e-3, "tiny": 5e-3, "35m": 1e-3}
-"""Peak inner learning rates."""
 WIDTH: Final = 80
 
 
@@ -53,6 +53,7 @@ class LabOptions:
     out: Path | None = None
     data: str | None = None
     device: str = "cpu"
+    jobs: int | None = None
     json: bool = False
     manifest: Path | None = None
     peers: int | None = None
@@ -74,6 +75,9 @@ def run_lab(options: LabOptions) -> int:
         except KeyboardInterrupt:
             complain("stopped; the same command goes on from here")
             return INTERRUPTED
+        except BrokenProcessPool:
+            complain("a process of the lab was killed; is there enough memory? The same command goes on from here")
+            return FAILED
 
 
 def _check(options: LabOptions) -> None:
@@ -124,22 +128,14 @@ class _Lab:
         self._seeds = options.seeds or (1 if options.quick else 3)
         self._out = usable_folder("--out", options.out or Path("runs/lab"))
         self._config = MODELS[options.model]
-        self._workload = TextWorkload(
-            model=self._config,
-            corpus=load_corpus("bible" if options.data is None else options.data),
-            sequence=min(SEQUENCE, self._config.context),
-            inner=lambda steps: InnerConfig(total_steps=steps, lr=RATES[options.model], warmup_steps=steps // 10),
-            device=resolve_device(options.device),
+        self._setting = Setting(
+            model=options.model,
+            data="bible" if options.data is None else options.data,
+            device=options.device,
             evaluation_tokens=1024 if options.quick else 8192,
         )
-        setting = {
-            "model": options.model,
-            "text": self._workload.corpus.validation_sha256,
-            "sequence": self._workload.sequence,
-            "evaluated": self._workload.evaluation_tokens,
-            "device": str(self._workload.device),
-        }
-        self._results = Results(self._out, setting)
+        self._jobs = resolve_jobs(options.jobs)
+        self._results = Results(self._out, self._setting.described())
         self._can_plot = True
 
     def run(self, chosen: Sequence[Entry]) -> int:
@@ -147,9 +143,10 @@ class _Lab:
         cases = {each.name: self._cases(each) for each in chosen}
         plans = {name: [Planned(case.recipe, seed) for case in several for seed in range(self._seeds)]
                  for name, several in cases.items()}  # fmt: skip
-        answers = []
-        for name in run_all(plans, self._workload, self._results, quiet=self._options.json):
-            answers.append(self._answer(entry(name), cases[name]))
+        answers: list[dict[str, Any]] = []
+        ready = run_all(plans, self._setting, self._results, jobs=self._jobs, quiet=self._options.json)
+        with closing(ready):
+            answers.extend(self._answer(entry(name), cases[name]) for name in ready)
         if self._options.json:
             print(json.dumps({"entries": answers}, indent=1))
         return DONE

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from peer import clock
 from peer.commands.lab_results import Results
+from peer.commands.lab_workload import Setting, workload_for
 from simulation.lab.engine import Run
+from simulation.lab.history import History
 from simulation.lab.recipe import Recipe
 from simulation.lab.workload import Workload
+from simulation.processes import processes
 
 LINE_EVERY: Final = 10.0
 """Seconds between two lines of progress where nobody watches a terminal."""
@@ -35,38 +39,58 @@ class Planned:
 
 
 def run_all(
-    plans: Mapping[str, Sequence[Planned]], workload: Workload, results: Results, *, quiet: bool
-) -> Iterator[str]:
-    """Do what is missing, entry by entry; yields an entry's name when its results are there."""
+    plans: Mapping[str, Sequence[Planned]], setting: Setting, results: Results, *, jobs: int, quiet: bool
+) -> Generator[str]:
+    """Do what is missing, `jobs` runs at once; yields the entries' names in order, each when its results are there.
+
+    Close it: that ends what is under way. Raises BrokenProcessPool if a process was killed.
+    """
     wanted = dict.fromkeys(run for runs in plans.values() for run in runs)
     missing = [run for run in wanted if results.find(run.recipe, run.seed) is None]
-    progress = Progress(len(wanted), missing, quiet=quiet)
+    left = {name: set(runs) & set(missing) for name, runs in plans.items()}
+    progress = Progress(len(wanted), missing, jobs=jobs, quiet=quiet)
     if missing:
-        progress.begin(workload)
-    for name, runs in plans.items():
-        for run in dict.fromkeys(runs):
-            if results.find(run.recipe, run.seed) is None:
-                progress.show(name)
-                every = max(1, run.recipe.steps // EVALUATIONS)
-                history = Run(run.recipe, workload, run.seed, evaluate_every=every).run()
-                results.keep(run.recipe, run.seed, history)
-                progress.ended(run)
-        progress.clear()
+        progress.begin(workload_for(setting))
+    tasks = [partial(history_of, setting, run) for run in missing]
+    yield from _ready(left)
+    with processes(max(1, min(jobs, len(tasks)))) as each:
+        for index, history in each(tasks):
+            run = missing[index]
+            results.keep(run.recipe, run.seed, history)
+            progress.ended(run, next(iter(left)))
+            for runs in left.values():
+                runs.discard(run)
+            for name in _ready(left):
+                progress.clear()
+                yield name
+
+
+def _ready(left: dict[str, set[Planned]]) -> Iterator[str]:
+    """Take out the first entries, as far as nothing is left to do for them."""
+    while left and not left[name := next(iter(left))]:
+        del left[name]
         yield name
+
+
+def history_of(setting: Setting, run: Planned) -> History:
+    """Do one run, here."""
+    every = max(1, run.recipe.steps // EVALUATIONS)
+    return Run(run.recipe, workload_for(setting), run.seed, evaluate_every=every).run()
 
 
 class Progress:
     """What is done and what is left, on stderr."""
 
-    def __init__(self, total: int, missing: Sequence[Planned], *, quiet: bool) -> None:
+    def __init__(self, total: int, missing: Sequence[Planned], *, jobs: int, quiet: bool) -> None:
         self._terminal = sys.stderr.isatty()
         self._quiet = quiet and not self._terminal
         self._total = total
         self._left = len(missing)
         self._cost = sum(run.cost for run in missing)
         self._missing = missing
+        self._jobs = jobs
         self._pace = 0.0
-        """Seconds of an inner step, evaluations included."""
+        """Seconds of an inner step with all processes at work, evaluations included."""
         self._began = clock.monotonic()
         self._done = 0.0
         self._said = 0.0
@@ -74,7 +98,7 @@ class Progress:
     def begin(self, workload: Workload) -> None:
         """Measure a few steps and say how long all will take."""
         sample = max(self._missing, key=lambda run: run.recipe.replicas)
-        recipe = replace(sample.recipe, steps=sample.recipe.steps)
+        recipe = sample.recipe
         run = Run(recipe, workload, sample.seed)
         run.advance()  # the first step is slower than the others
         began = clock.monotonic()
@@ -85,19 +109,21 @@ class Progress:
         workload.evaluate(recipe, run.outer())
         evaluation = (clock.monotonic() - began) * (EVALUATIONS + 3)
         self._pace = steps / (MEASURED_STEPS * recipe.replicas)
-        seconds = self._pace * self._cost + evaluation * self._left
+        seconds = (self._pace * self._cost + evaluation * self._left) / self._jobs
         self._pace = seconds / self._cost
         there = self._total - self._left
         self._say(f"Runs: {self._total}, done before: {there}; the others take about {duration(seconds)}.")
         self._began = clock.monotonic()
 
-    def show(self, name: str) -> None:
-        """What is being done."""
+    def ended(self, run: Planned, entry: str) -> None:
+        """One more is done; the first entry that lacks some is `entry`."""
+        self._left -= 1
+        self._done += run.cost
         now = clock.monotonic()
         if self._quiet or now < self._said + (0.2 if self._terminal else LINE_EVERY):
             return
         self._said = now
-        text = f"{name}: {self._total - self._left} of {self._total} runs, {duration(self._seconds_left(now))} to go"
+        text = f"{entry}: {self._total - self._left} of {self._total} runs, {duration(self._seconds_left(now))} to go"
         sys.stderr.write(f"\r\x1b[K{text}" if self._terminal else f"{text}\n")
         sys.stderr.flush()
 
@@ -105,11 +131,6 @@ class Progress:
         """By the measurement at first, by what was seen later."""
         pace = (now - self._began) / self._done if self._done > self._cost / 50 else self._pace
         return max(0.0, pace * (self._cost - self._done))
-
-    def ended(self, run: Planned) -> None:
-        """One more is done."""
-        self._left -= 1
-        self._done += run.cost
 
     def clear(self) -> None:
         """Leave the line to the answer that follows."""

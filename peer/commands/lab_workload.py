@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from aggregation.fragments import Layout, partition
 from aggregation.initial import initialize
-from peer.data import Batches, Corpus
+from peer.data import Batches, Corpus, load_corpus
 from peer.evaluation import evaluate
 from peer.models import PRESETS, Decoder, DecoderConfig
 from peer.parameters import ModuleParameters
-from peer.training import InnerConfig, make_optimizer, train_step
+from peer.training import InnerConfig, make_optimizer, resolve_device, train_step
 from protocol.errors import UserError
 from simulation.lab.recipe import Recipe
 
 SMALL = DecoderConfig(vocab=256, layers=6, width=32, heads=1, mlp=64, context=128)
 """The lab's own model, 58 thousand parameters in six layers: fragments of one to three layers, and 10 ms a step."""
 MODELS = {"small": SMALL, **PRESETS}
+RATES = {"small": 5e-3, "tiny": 5e-3, "35m": 1e-3}
+"""Peak inner learning rates."""
+SEQUENCE: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,43 @@ class TextWorkload:
             view.write(fragment, 0, values)
         tokens = self.evaluation_tokens
         return evaluate(model, self.corpus.validation, sequence=self.sequence, max_tokens=tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """All that a result depends on besides recipe and seed, in words: another process makes the same workload of it."""
+
+    model: str
+    """A name of MODELS."""
+    data: str
+    """As `load_corpus` takes it."""
+    device: str = "cpu"
+    evaluation_tokens: int = 8192
+
+    def described(self) -> dict[str, Any]:
+        """What results are known by: the text itself, not its name."""
+        workload = workload_for(self)
+        return {
+            "model": self.model,
+            "text": workload.corpus.validation_sha256,
+            "sequence": workload.sequence,
+            "evaluated": self.evaluation_tokens,
+            "device": str(workload.device),
+        }
+
+
+@cache
+def workload_for(setting: Setting) -> TextWorkload:
+    """The workload, built once in a process. UserError for text or a device that is not there."""
+    model = MODELS[setting.model]
+    return TextWorkload(
+        model=model,
+        corpus=load_corpus(setting.data),
+        sequence=min(SEQUENCE, model.context),
+        inner=lambda steps: InnerConfig(total_steps=steps, lr=RATES[setting.model], warmup_steps=steps // 10),
+        device=resolve_device(setting.device),
+        evaluation_tokens=setting.evaluation_tokens,
+    )
 
 
 class TextTrainee:

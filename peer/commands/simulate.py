@@ -6,7 +6,6 @@ With `potluck lab` the only command that imports `simulation` (docs/decisions/00
 from __future__ import annotations
 
 import json
-import os
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from protocol.errors import UserError
 from simulation.campaign import Tally, Terms, Violation, campaign
 from simulation.events import KINDS
 from simulation.invariants import NAMES
+from simulation.processes import resolve_jobs
 
 FEWEST, MOST = 2, 64
 """Peers of a simulated swarm."""
-MOST_JOBS: Final = 1024
 LINE_EVERY: Final = 10.0
 """Seconds between two lines of progress where nobody watches a terminal."""
 
@@ -46,12 +45,11 @@ def run_simulate(options: SimulateOptions) -> int:
         raise UserError.field("--seeds", options.seeds, "must be at least 1")
     if options.first < 0:
         raise UserError.field("--from", options.first, "must be at least 0")
-    if options.jobs is not None and not 1 <= options.jobs <= MOST_JOBS:
-        raise UserError.field("--jobs", options.jobs, f"must be between 1 and {MOST_JOBS}")
+    jobs = resolve_jobs(options.jobs)
     seeds = range(options.first, options.first + options.seeds)
     with _Progress(len(seeds), quiet=options.json) as progress, stoppable():
         try:
-            tally = campaign(terms, seeds, jobs=options.jobs or cores(), progress=progress.show)
+            tally = campaign(terms, seeds, jobs=jobs, progress=progress.show)
         except BrokenProcessPool:
             progress.end()
             print("potluck: a process of the simulation was killed; is there enough memory?", file=sys.stderr)
@@ -62,14 +60,6 @@ def run_simulate(options: SimulateOptions) -> int:
     else:
         print(_text(tally, options))
     return FAILED if tally.violations else DONE
-
-
-def cores() -> int:
-    """How many this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        return os.cpu_count() or 1
 
 
 def parse_peers(text: str) -> tuple[int, int]:

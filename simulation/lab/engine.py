@@ -56,11 +56,17 @@ class Way:
         pieces = []
         for (name, shape), end in zip(parts, ends, strict=True):
             piece = values[end - prod(shape) : end].view(shape)
-            memory = self._memory.setdefault((fragment, name), {})
-            sent = self._how.compress(piece, memory=memory, generator=self._generator)
-            self.bits += sent.bits * self._share
-            pieces.append(sent.values.reshape(-1))
+            pieces.append(self._sent(piece, self._memory.setdefault((fragment, name), {})).reshape(-1))
         return torch.cat(pieces)
+
+    def _sent(self, piece: Tensor, memory: dict[str, Tensor]) -> Tensor:
+        """NaN where the codec refuses: the run has diverged, and is to say so instead of ending all others."""
+        try:
+            sent = self._how.compress(piece, memory=memory, generator=self._generator)
+        except ValueError:
+            return torch.full_like(piece, torch.nan)
+        self.bits += sent.bits * self._share
+        return sent.values
 
 
 @dataclass
@@ -227,6 +233,8 @@ class Run:
         if not bool(delta.isfinite().all()):
             return None  # as a peer does
         values = replica.way.send(fragment, delta, self._parts(fragment))
+        if not bool(values.isfinite().all()):
+            return None
         arrived = tuple(self._happens(1 - self.recipe.drop) for _ in self._chunks_of[fragment])
         return Contribution(tokens, values, delta, arrived)
 

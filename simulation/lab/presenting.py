@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import isfinite
+from math import isfinite, isinf
 from statistics import fmean, stdev
 from typing import Any
 
@@ -35,7 +35,7 @@ def _cells(entry: Entry, outcomes: Sequence[Outcome]) -> list[str]:
 
 def _cell(column: str, number: float) -> str:
     if not isfinite(number):
-        return "–"
+        return "diverged" if isinf(number) else "–"
     return f"{number / _DIVISORS[column]:.3g}" if column in _DIVISORS else f"{number:.4f}"
 
 

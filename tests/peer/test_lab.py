@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,11 @@ from peer.manifest_file import read_manifest
 from peer.training import InnerConfig
 from protocol.manifest import changed
 from protocol.manifest_toml import dumps
+from simulation.json_numbers import finite_throughout
+from simulation.lab import presenting
 from simulation.lab.engine import Run
+from simulation.lab.entries import entry
+from simulation.lab.entries.entry import best
 from simulation.lab.history import History
 from simulation.lab.methods import method
 from simulation.lab.recipe import Recipe
@@ -65,6 +71,7 @@ def test_list_names_every_entry(capsys: pytest.CaptureFixture[str]) -> None:
         (["fig8", "--model", "huge"], "--model"),
         (["fig8", "--steps", "3"], "--steps"),
         (["fig8", "--seeds", "0"], "--seeds"),
+        (["fig8", "--jobs", "0"], "--jobs"),
         (["fig8", "--peers", "3"], "--peers"),
         (["swarm"], "--manifest"),
     ],
@@ -136,7 +143,7 @@ def test_results_are_found_again_by_what_was_run(tmp_path: Path) -> None:
     assert results.find(recipe, 0) is None
 
 
-QUICK = ("--quick", "--data", "stdlib")
+QUICK = ("--quick", "--data", "stdlib", "--jobs", "1")
 
 
 def test_an_entry_leaves_its_answer_and_is_not_run_twice(
@@ -179,6 +186,31 @@ def test_a_stopped_lab_goes_on_where_it_was(
     assert "goes on from here" in capsys.readouterr().err
     assert run(command) == 0
     assert "Runs: 2, done before: 1;" in capsys.readouterr().err
+
+
+def test_two_processes_give_what_one_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for jobs in ("1", "2"):
+        flags = ["--steps", "12", "--seeds", "2", "--out", str(tmp_path / jobs), "--jobs", jobs, "--json"]
+        assert run(["lab", "fig17", *QUICK[:3], *flags]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert len(answers[0]["entries"][0]["rows"][0]["numbers"]["loss"]["seeds"]) == 2
+
+
+def test_a_run_that_diverges_is_a_row_that_says_so() -> None:
+    """Δ grows until no codec takes it; the run ends all the same, and the others of its entry are shown."""
+    wild = Run(Recipe(steps=18, sync_every=5, batch=2, outer_lr=1e30), workload(), 0).run()
+    calm = Run(Recipe(steps=18, sync_every=5, batch=2), workload(), 0).run()
+    outcomes = {
+        name: [json.loads(json.dumps(finite_throughout(asdict(history))))]
+        for name, history in (("wild", wild), ("calm", calm))
+    }
+    assert not isfinite(wild.loss) and isfinite(calm.loss)
+    for chosen in ("outer-lr", "fig17"):
+        _, cells = presenting.rows(entry(chosen), outcomes)
+        assert [row[1] == "diverged" for row in cells] == [True, False]
+    assert best(outcomes).lines[0] == "lowest: calm"
 
 
 def test_a_manifest_in_the_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

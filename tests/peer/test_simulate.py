@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import psutil
 import pytest
 
 from peer.cli import run
@@ -19,7 +12,6 @@ from protocol import window
 from protocol.errors import UserError
 from simulation.events import KINDS
 
-ROOT = Path(__file__).parents[2]
 QUICK = ("simulate", "--jobs", "1", "--peers", "3", "--seeds", "2")
 
 
@@ -79,29 +71,6 @@ def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
         assert "must be a number or a range like 2..12" in mistake("--peers", wrong), wrong
     assert "'flood' must be all, or some of crash" in mistake("--faults", "crash,flood")
     assert "--faults" in mistake("--faults", "")
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_in_order(number: signal.Signals, code: int) -> None:
-    """To the whole group, as a terminal does: no traceback, and no process left."""
-    command = [sys.executable, "-m", "peer.cli", "simulate", "--seeds", "100000", "--jobs", "2", "--peers", "2"]
-    # A shell's background job, in which these tests may run, hands on that Ctrl-C is to be ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    signal.signal(signal.SIGINT, before)
-    own = psutil.Process(process.pid)
-    while len(workers := own.children()) < 3 and process.poll() is None:  # two, and Python's tracker of resources
-        time.sleep(0.05)
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)
-    else:
-        process.send_signal(number)
-    _, words = process.communicate(timeout=240)
-    assert process.returncode == code, words
-    assert "Traceback" not in words and "Warning" not in words
-    _, alive = psutil.wait_procs(workers, timeout=60)
-    assert not alive
 
 
 def test_ranges_and_kinds() -> None:

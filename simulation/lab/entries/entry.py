@@ -95,14 +95,14 @@ class Entry:
 
 
 def value(outcome: Outcome, what: str) -> float:
-    """A number of an outcome; infinite for a loss that was not finite, NaN for what was not measured.
+    """A number of an outcome; infinite for a loss that was not finite, since the run diverged; NaN if not measured.
 
     Cosines are means over the first or last quarter of the run, or over all of it. `norm ratio` is ‖Δ̄‖ / ‖Δ‖.
     """
     if what.startswith("cosine "):
         return _cosine(outcome, what.removeprefix("cosine "))
     if what == "norm ratio":
-        ratios = [mean / each for _, _, each, mean in outcome["norms"] if each]
+        ratios = [mean / each for _, _, each, mean in outcome["norms"] if each and mean is not None]
         return fmean(ratios) if ratios else float("nan")
     found = outcome[what]
     return float("inf") if found is None else float(found)
@@ -112,16 +112,20 @@ def _cosine(outcome: Outcome, what: str) -> float:
     """`start`, `end`, a layer's name, or `others`: the layers but the first."""
     cosines = outcome["cosine"]
     if what in ("start", "end"):
-        points = [cosine for _, cosine in cosines.get("all", ())]
+        points = _finite(cosines.get("all", ()))
         quarter = max(1, len(points) // 4)
         chosen = points[:quarter] if what == "start" else points[-quarter:]
     elif what == "others":
-        chosen = [
-            cosine for layer, points in cosines.items() if layer.isdigit() and layer != "0" for _, cosine in points
-        ]
+        deeper = (points for layer, points in cosines.items() if layer.isdigit() and layer != "0")
+        chosen = [cosine for points in deeper for cosine in _finite(points)]
     else:
-        chosen = [cosine for _, cosine in cosines.get(what, ())]
+        chosen = _finite(cosines.get(what, ()))
     return fmean(chosen) if chosen else float("nan")
+
+
+def _finite(points: Sequence[tuple[int, float | None]]) -> list[float]:
+    """The values of (step, value), without those of a run that had diverged."""
+    return [value for _, value in points if value is not None]
 
 
 def mean_and_spread(outcomes: Sequence[Outcome], what: str) -> tuple[float, float | None]:
