@@ -1,27 +1,25 @@
 """Compute utilization of real swarms over shaped links, against what `potluck plan` predicts for them.
 
-Each run is an entry node and some peers in network namespaces of their own, with their uploads shaped by tbf. Peers,
-streams, averaging and merges are real; the accelerator is not: an inner step sleeps for `--step` seconds and moves the
-parameters a little, so that it is the link that decides and not the processors. Three ways to merge:
+Each run is an entry node and some peers in network namespaces of their own, with their uploads shaped by tbf; with
+`--latency`, on loopback behind delaying proxies (shaped_links.py). Peers, streams, averaging and merges are real; the
+accelerator is not: an inner step sleeps for `--step` seconds and moves the parameters a little, so that it is the link
+that decides and not the processors. Three ways to merge:
 
     τ = 0, every merge awaited        nothing is hidden
     τ, every merge awaited            as in the paper, and as the planner's first line
     τ, nothing awaited                potluck's default: what comes late is mixed late or skipped
 
 Prediction and measurement cover the same windows (a run's first round has none), with the step time as it was
-measured. Needs root, `ip` and `tc`. Latency is that of the namespaces, next to none: there is no netem here.
+measured. Without `--latency` it needs root, `ip` and `tc`.
 
-    python benchmarks/utilization.py [--mbits 1 2 4 16] [--peers 2] [--steps 72] [--overlap 2] [--json]
+    python benchmarks/utilization.py [--mbits 1 2 4 16] [--latency MS] [--peers 2] [--steps 72] [--overlap 2] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,12 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from entry import ready_address
+from shaped_links import Links, Namespaces, Proxies
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from simulation.planner.plan import Plan, awaited, skipping  # noqa: E402
-from simulation.planner.shapes import SHAPES  # noqa: E402
+from simulation.planner.plan import Plan, awaited, skipping
+from simulation.planner.shapes import SHAPES
 
 SYNC_EVERY, FRAGMENTS = 12, 4
 AWAITED = 20.0
@@ -61,16 +57,6 @@ class Row:
     cpu: float
 
 
-def namespaces() -> Any:
-    """tests/chaos/namespaces.py, which makes and removes the namespaces."""
-    path = ROOT / "tests/chaos/namespaces.py"
-    spec = importlib.util.spec_from_file_location("namespaces", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def write_manifest(folder: Path, peers: int, steps: int, overlap: int) -> Path:
     """The run's shared numbers."""
     from peer.data import load_corpus
@@ -93,7 +79,7 @@ def write_manifest(folder: Path, peers: int, steps: int, overlap: int) -> Path:
     return path
 
 
-def take_part(folder: Path, join: str, index: int, step_seconds: float, wait: float | None) -> None:
+def take_part(given: argparse.Namespace) -> None:
     """One peer: steps by the clock, moves its parameters, and says where its time went."""
     import torch
 
@@ -104,11 +90,19 @@ def take_part(folder: Path, join: str, index: int, step_seconds: float, wait: fl
     model = Decoder(preset("tiny"))
     potluck.initialize(model, 0, model.initial_stds())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    out = folder / f"peer-{index}"
-    settings = potluck.Settings(name=f"peer-{index}", out=out, join=(join,), merge_wait=wait, snapshot_every=0)
+    folder, name = given.folder, f"peer-{given.role}"
+    settings = potluck.Settings(
+        name=name,
+        out=folder / name,
+        join=(given.join,),
+        listen=given.listen,
+        announce=given.announce,
+        merge_wait=given.wait,
+        snapshot_every=0,
+    )
     with potluck.join(model, optimizer, manifest=folder / "run.toml", settings=settings, tokens_per_step=1024) as peer:
         while not peer.finished:
-            time.sleep(step_seconds)
+            time.sleep(given.step)
             with torch.no_grad():
                 model.blocks[peer.own_step % 4].mlp_in.weight.mul_(1.001)
             optimizer.step()
@@ -120,16 +114,7 @@ def take_part(folder: Path, join: str, index: int, step_seconds: float, wait: fl
             "opened": counts.opened,
             "merged": counts.merged,
         }
-        (folder / f"{index}.json").write_text(json.dumps(found))
-
-
-def shape(internet: Any, namespace: str, mbit: float) -> None:
-    """Let no more than this out of a namespace."""
-    rate = f"{round(mbit * 1e6)}bit"
-    tbf = ["tc", "qdisc", "add", "dev", "wan", "root", "tbf", "rate", rate, "burst", "4kb", "limit", "1mb"]
-    done = subprocess.run(["ip", "netns", "exec", namespace, *tbf], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"tbf: {done.stderr.strip()}")
+        (folder / f"{given.role}.json").write_text(json.dumps(found))
 
 
 def processor_times() -> tuple[float, float]:
@@ -140,50 +125,34 @@ def processor_times() -> tuple[float, float]:
 
 def one_run(given: argparse.Namespace, mbit: float, overlap: int, wait: float | None) -> Row:
     """Start everything, wait for the end, compare."""
-    made = namespaces()
     with tempfile.TemporaryDirectory() as name:
-        try:
-            internet = made.Internet()
-        except made.Unavailable as error:
-            raise SystemExit(f"this machine cannot run it: {error}") from error
+        latency = given.latency / 1000
+        links: Links = Proxies(mbit, latency, given.peers) if latency else Namespaces(mbit)
         try:
             busy, total = processor_times()
-            summaries = train(internet, Path(name), given, mbit, overlap, wait)
+            summaries = train(links, Path(name), given, overlap, wait)
             now_busy, now_total = processor_times()
         finally:
-            internet.close()
+            links.close()
     return row(given, summaries, mbit, overlap, wait, cpu=(now_busy - busy) / (now_total - total))
 
 
 def train(
-    internet: Any, folder: Path, given: argparse.Namespace, mbit: float, overlap: int, wait: float | None
+    links: Links, folder: Path, given: argparse.Namespace, overlap: int, wait: float | None
 ) -> list[dict[str, Any]]:
     """What the peers say of themselves after a run."""
     manifest = write_manifest(folder, given.peers, given.steps, overlap)
-    listen = ("--listen", "/ip4/0.0.0.0/tcp/4001", "--identity", str(folder / "key"))
-    command = ("-m", "peer.cli", "bootstrap", "--json", "--manifest", str(manifest), *listen)
-    address = ready_address(start(internet, internet.server(1), *command, stdout=subprocess.PIPE))
+    entry = ("bootstrap", "--json", "--manifest", str(manifest), "--identity", str(folder / "key"))
+    address = ready_address(links.start_entry("-m", "peer.cli", *entry))
     peers = []
     for index in range(given.peers):
-        home = internet.server(index + 2)
-        shape(internet, home, mbit)
         role = ["--role", str(index), "--folder", str(folder), "--join", address, "--step", str(given.step)]
         role += [] if wait is None else ["--wait", str(wait)]
-        peers.append(start(internet, home, str(Path(__file__).resolve()), *role, stdout=subprocess.DEVNULL))
+        peers.append(links.start_peer(index, str(Path(__file__).resolve()), *role))
     for index, peer in enumerate(peers):
         if peer.wait(LONGEST_RUN):
             raise SystemExit(f"peer {index} failed: see its stderr above")
     return [json.loads((folder / f"{index}.json").read_text()) for index in range(given.peers)]
-
-
-def start(internet: Any, namespace: str, *arguments: str, stdout: int) -> subprocess.Popen[str]:
-    """Python with these arguments in a namespace."""
-    command = [sys.executable, *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    process: subprocess.Popen[str] = internet.popen(
-        namespace, command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=stdout
-    )
-    return process
 
 
 def row(
@@ -201,6 +170,7 @@ def row(
         step_seconds=step,
         up=mbit * 1e6,
         down=mbit * 1e6,
+        latency=given.latency / 1000,
         peers=given.peers,
         sync_every=SYNC_EVERY,
         overlap=overlap,
@@ -236,7 +206,7 @@ def words(one: Row) -> str:
 
 
 def end(*_: object) -> None:
-    """On SIGTERM: let the namespaces be removed, and nothing disturb that."""
+    """On SIGTERM: let the links be removed, and nothing disturb that."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)
 
@@ -245,6 +215,7 @@ def main() -> None:
     """All runs, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mbits", type=float, nargs="+", default=[1, 2, 4, 16])
+    parser.add_argument("--latency", type=float, default=0.0, help="milliseconds between two peers, one way")
     parser.add_argument("--peers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=72)
     parser.add_argument("--overlap", type=int, default=2)
@@ -253,10 +224,12 @@ def main() -> None:
     parser.add_argument("--role", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--join", help=argparse.SUPPRESS)
+    parser.add_argument("--listen", help=argparse.SUPPRESS)
+    parser.add_argument("--announce", help=argparse.SUPPRESS)
     parser.add_argument("--wait", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.role is not None:
-        take_part(given.folder, given.join, given.role, given.step, given.wait)
+        take_part(given)
         return
     signal.signal(signal.SIGTERM, end)
     if not given.json:
