@@ -50,6 +50,11 @@ class Adoption(Enum):
     MISSING = "its parent is unknown here"
     WRONG_STATE = "our state below it is not the one it was measured from"
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether the link had its place, if only beside the tip: nothing has to be got first."""
+        return self not in (Adoption.MISSING, Adoption.WRONG_STATE)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -185,7 +190,7 @@ class Ledger(Generic[S]):
         if entry.head == chain.head:
             return Adoption.OLD
         adoption = self._place(chain, entry)
-        if adoption in (Adoption.MISSING, Adoption.WRONG_STATE):
+        if not adoption.is_placed:
             chain.early.pop(next(iter(chain.early)) if len(chain.early) >= MAX_EARLY else b"", None)
             chain.early[message.link.parent] = entry
             return adoption

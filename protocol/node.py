@@ -201,13 +201,13 @@ class Node:
             case LinkMessage():
                 window = self._window_of(message.link.chunk, message.link.due)
                 self._check_owner(peer, message)
-                self._adopt(peer, message, bulk, now)
-                self.repair.heard_from(peer, message.link.chunk, whole=False, now=now)
+                adoption = self._adopt(peer, message, bulk, now)
+                self.repair.heard_from(peer, message.link.chunk, placed=adoption.is_placed, whole=False, now=now)
                 self._notice(window)
             case StateMessage():
                 self._check_owner(peer, message)
                 self._take_state(message, bulk, now)
-                self.repair.heard_from(peer, message.link.chunk, whole=True, now=now)
+                self.repair.heard_from(peer, message.link.chunk, placed=True, whole=True, now=now)
             case Open():
                 window = self.pace.near(Window(message.fragment, message.due))
                 for chunk in self.chunks_of(window.fragment):
@@ -262,20 +262,21 @@ class Node:
         if not (owner and owner.record.owns) and not self.repair.asked(source, message.link.chunk):
             raise ProtocolError("a link of a peer that owns nothing")
 
-    def _adopt(self, source: bytes, message: LinkMessage, payload: bytes, now: float) -> None:
+    def _adopt(self, source: bytes, message: LinkMessage, payload: bytes, now: float) -> Adoption:
         """Take a link from a peer (or our own) and do what follows from what it turned out to be."""
         chunk = message.link.chunk
         chain = self.ledger.chains[chunk] if chunk < len(self.ledger.chains) else None
         depth = chain.newest.message.link.depth if chain and chain.newest else 0
         adoption = self.ledger.adopt(message, payload)
         have = self.ledger.have(chunk) if adoption is Adoption.MISSING else ()
-        if adoption in (Adoption.MISSING, Adoption.WRONG_STATE):
+        if not adoption.is_placed:
             donor = source if source != self._keys.key else self._another(message)
             if donor:
                 self.repair.want(donor, chunk, have, now)
         elif adoption is not Adoption.OLD:
             links = max(1, self.ledger.known_parent(chunk)[0] - depth)
             self._after_adoption(chunk, links, adoption is Adoption.EXTENDED, now)
+        return adoption
 
     def _another(self, message: LinkMessage) -> bytes | None:
         peers = [part.peer for part in message.link.parts if part.peer != self._keys.key]

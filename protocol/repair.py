@@ -255,8 +255,13 @@ class Repair:
         """Whether this is a peer that we asked for the chunk, if only before another."""
         return peer in self._asked.get(chunk, ())
 
-    def heard_from(self, peer: bytes, chunk: int, *, whole: bool, now: float) -> None:
-        """A good link or state (`whole`) came from a peer: as long as something comes, a donor is not replaced."""
+    def heard_from(self, peer: bytes, chunk: int, *, placed: bool, whole: bool, now: float) -> None:
+        """A good link or state (`whole`) came from a peer: as long as something comes, a donor is not replaced.
+
+        What has no place here (not `placed`) is no answer: it is a later window's link, of a donor that owns the chunk.
+        """
+        if not placed:
+            return
         pulled = self._pulling.get(chunk)
         answers = whole or (pulled is not None and pulled.donor == peer and chunk not in self._wrong)
         for pulling in self._pulling.values():

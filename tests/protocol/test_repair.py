@@ -152,13 +152,27 @@ def test_a_donor_that_brings_something_is_waited_for() -> None:
     bench.repair.heard_heads(A, ahead(0, 1), 0.0)
     bench.repair.heard_heads(B, ahead(0, 1), 0.0)
     assert pulls(bench) == [(A, 0), (A, 1)]
-    bench.repair.heard_from(A, 0, whole=True, now=1.9)
+    bench.repair.heard_from(A, 0, placed=True, whole=True, now=1.9)
     bench.repair.handle_timer(2.1)
     assert pulls(bench) == []
     # What A's last state took, twice, is how long the next one may take.
     bench.repair.handle_timer(1.9 + 2 * 1.9)
     assert pulls(bench) == [(B, 1)]
     assert bench.repair.donors == {A}
+
+
+def test_links_that_have_no_place_do_not_put_a_donors_end_off() -> None:
+    """An owner closes window after window of the chunk that it was asked for; our request was lost."""
+    bench = Bench()
+    for donor in (A, B):
+        bench.repair.heard_heads(donor, ahead(0), 0.0)
+    ((first, _),) = pulls(bench)
+    limit = 2 * bench.repair.patience
+    for part in range(1, 8):
+        bench.repair.heard_from(first, 0, placed=False, whole=False, now=limit * part / 8)
+    bench.repair.handle_timer(limit)
+    ((second, _),) = pulls(bench)
+    assert second != first and not bench.repair.donors
 
 
 def test_what_a_lost_donor_was_to_give_comes_from_another_at_once() -> None:
