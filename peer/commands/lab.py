@@ -63,10 +63,9 @@ class LabOptions:
 def run_lab(options: LabOptions) -> int:
     """Run what `name` says; the exit code. UserError for flags that make no sense."""
     set_threads(1)  # the same sums on every machine, and as a peer of a local swarm has
-    if options.name == "list":
-        return _list(as_json=options.json)
-    if options.name == "swarm":
-        return _swarm(options)
+    if options.name in ("list", "swarm"):
+        _refuse(options, ("quick", "seeds", "out", "jobs"), "the entries")
+        return _swarm(options) if options.name == "swarm" else _list(as_json=options.json)
     chosen = list(ENTRIES.values()) if options.name == "all" else [entry(options.name)]
     _check(options)
     with stoppable():
@@ -81,15 +80,19 @@ def run_lab(options: LabOptions) -> int:
 
 
 def _check(options: LabOptions) -> None:
-    for name in ("manifest", "peers", "seed"):
-        if getattr(options, name) is not None:
-            raise UserError(f"--{name}: is for `potluck lab swarm`")
+    _refuse(options, ("manifest", "peers", "seed"), "`potluck lab swarm`")
     if options.model not in MODELS:
         raise UserError.field("--model", options.model, f"must be one of {', '.join(MODELS)}")
     if options.steps is not None and options.steps < FEWEST_STEPS:
         raise UserError.field("--steps", options.steps, f"must be at least {FEWEST_STEPS}")
     if options.seeds is not None and options.seeds < 1:
         raise UserError.field("--seeds", options.seeds, "must be at least 1")
+
+
+def _refuse(options: LabOptions, names: Sequence[str], of_what: str) -> None:
+    for name in names:
+        if getattr(options, name) not in (None, False):
+            raise UserError(f"--{name}: is for {of_what}")
 
 
 def _list(*, as_json: bool) -> int:

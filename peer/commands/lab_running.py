@@ -20,7 +20,7 @@ from simulation.processes import processes
 LINE_EVERY: Final = 10.0
 """Seconds between two lines of progress where nobody watches a terminal."""
 MEASURED_STEPS: Final = 3
-EVALUATIONS: Final = 6
+EVALUATIONS: Final = 12
 """During a run; three more follow at its end."""
 
 
@@ -88,7 +88,7 @@ class Progress:
         self._left = len(missing)
         self._cost = sum(run.cost for run in missing)
         self._missing = missing
-        self._jobs = jobs
+        self._jobs = max(1, min(jobs, len(missing)))
         self._pace = 0.0
         """Seconds of an inner step with all processes at work, evaluations included."""
         self._began = clock.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -83,7 +84,8 @@ class Setting:
         workload = workload_for(self)
         return {
             "model": self.model,
-            "text": workload.corpus.validation_sha256,
+            "text": hashlib.sha256(workload.corpus.train.numpy().tobytes()).hexdigest(),
+            "held_out": workload.corpus.validation_sha256,
             "sequence": workload.sequence,
             "evaluated": self.evaluation_tokens,
             "device": str(workload.device),

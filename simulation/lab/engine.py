@@ -50,22 +50,28 @@ class Way:
         self._memory: Memory = {}
         self._generator = torch.Generator().manual_seed(seed)
 
-    def send(self, fragment: int, values: Tensor, parts: Sequence[tuple[str, tuple[int, ...]]]) -> Tensor:
-        """What arrives of a flat fragment that is compressed in these parts (name, shape)."""
+    def send(
+        self, fragment: int, values: Tensor, parts: Sequence[tuple[str, tuple[int, ...]]], *, part: float = 1.0
+    ) -> Tensor:
+        """What arrives of a flat fragment that is compressed in these parts (name, shape).
+
+        Its bits count for a `part` of the replicas, where not all are at this end of the way.
+        """
         ends = list(running_sums(prod(shape) for _, shape in parts))
         pieces = []
         for (name, shape), end in zip(parts, ends, strict=True):
             piece = values[end - prod(shape) : end].view(shape)
-            pieces.append(self._sent(piece, self._memory.setdefault((fragment, name), {})).reshape(-1))
+            memory = self._memory.setdefault((fragment, name), {})
+            pieces.append(self._sent(piece, memory, part * self._share).reshape(-1))
         return torch.cat(pieces)
 
-    def _sent(self, piece: Tensor, memory: dict[str, Tensor]) -> Tensor:
+    def _sent(self, piece: Tensor, memory: dict[str, Tensor], counted: float) -> Tensor:
         """NaN where the codec refuses: the run has diverged, and is to say so instead of ending all others."""
         try:
             sent = self._how.compress(piece, memory=memory, generator=self._generator)
         except ValueError:
             return torch.full_like(piece, torch.nan)
-        self.bits += sent.bits * self._share
+        self.bits += sent.bits * counted
         return sent.values
 
 
@@ -113,7 +119,9 @@ class Run:
         chunks = self._chunks()
         self._chunks_of = [[chunk for chunk in chunks if chunk.fragment == index] for index in self._fragments]
         initial = [self._replicas[0].trainee.read(index) for index in self._fragments]
-        setting = Setting(recipe, initial, self._chunks_of, self._receive, seed)
+        self.passed_on = 0.0
+        """Bits that a replica sent besides its contributions, on average."""
+        setting = Setting(recipe, initial, self._chunks_of, self._receive, self._pass_on, seed)
         self.exchange = None if together else exchange(setting)
         self._short, self._schedule = recipe.schedules()
         self._flights: list[Flight] = []
@@ -134,7 +142,7 @@ class Run:
         return self._layout.chunks(self.recipe.chunk or -(-largest // block) * block, block)
 
     def run(self) -> History:
-        """All steps."""
+        """All steps, and with `Recipe.settle` what has not been exchanged by then."""
         while self.step < self.recipe.steps:
             self.advance()
         return self.finish()
@@ -159,13 +167,23 @@ class Run:
         replicas = [[replica.trainee.read(index) for index in self._fragments] for replica in self._replicas]
         mean = [average(values) for values in zip(*replicas, strict=True)]
         history = self.history
-        history.loss, history.first = self._evaluate(self.outer()), self._evaluate(replicas[0])
-        history.average = self._evaluate(mean)
-        history.bits_up = fmean(replica.way.bits for replica in self._replicas)
+        history.first, history.average = self._evaluate(replicas[0]), self._evaluate(mean)
+        if self.exchange and self.recipe.settle:
+            self._settle()
+        history.loss = self._evaluate(self.outer())
+        history.bits_up = fmean(replica.way.bits for replica in self._replicas) + self.passed_on
         history.bits_down = self._down.bits
         history.steps_taken = [replica.steps for replica in self._replicas]
         history.digest = self.exchange.digest() if isinstance(self.exchange, Agreed) else ""
         return history
+
+    def _settle(self) -> None:
+        """One more window for each fragment, merged at once."""
+        for index in self._fragments:
+            self._start(Window(index, self.step))
+            flight = self._flights.pop()
+            for replica in self._replicas:
+                self._merge_one(flight, replica)
 
     def outer(self) -> list[Tensor]:
         """The outer parameters, flat, by fragment."""
@@ -217,9 +235,12 @@ class Run:
 
     def _open(self) -> None:
         for window in self._opening():
-            sent = {replica.index: made for replica in self._replicas if (made := self._contribution(replica, window))}
-            self._note(window, sent)
-            self._flights.append(Flight(window, sent, {replica.index for replica in self._replicas}))
+            self._start(window)
+
+    def _start(self, window: Window) -> None:
+        sent = {replica.index: made for replica in self._replicas if (made := self._contribution(replica, window))}
+        self._note(window, sent)
+        self._flights.append(Flight(window, sent, {replica.index for replica in self._replicas}))
 
     def _contribution(self, replica: Replica, window: Window) -> Contribution | None:
         """Δ, sent. None of a replica that is away, diverged, or has not trained since its last."""
@@ -244,8 +265,13 @@ class Run:
             return [(name, self._layout.shapes[name]) for name in whole.names]
         return [("", (whole.numel,))]
 
-    def _receive(self, fragment: int, mean: Tensor) -> Tensor:
-        return self._down.send(fragment, mean, self._parts(fragment))
+    def _receive(self, fragment: int, mean: Tensor, receivers: int) -> Tensor:
+        return self._down.send(fragment, mean, self._parts(fragment), part=receivers / len(self._replicas))
+
+    def _pass_on(self, fragment: int, senders: int) -> None:
+        bits = FP32_BITS * self._layout.fragments[fragment].numel * senders / len(self._replicas)
+        self._down.bits += bits
+        self.passed_on += bits
 
     def _happens(self, chance: float) -> bool:
         return chance >= 1 or self._chance.random() < chance

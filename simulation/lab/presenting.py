@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite, isinf
@@ -95,13 +96,19 @@ def _over_steps(outcomes: Outcomes) -> list[Series]:
 
 
 def _cosines(outcomes: Outcomes) -> list[Series]:
+    """Of the first row. A run that diverged has fewer points."""
     several = next(iter(outcomes.values()))
-    return [_mean_curve(layer, [outcome["cosine"][layer] for outcome in several]) for layer in several[0]["cosine"]]
+    layers = dict.fromkeys(layer for outcome in several for layer in outcome["cosine"])
+    return [_mean_curve(layer, [outcome["cosine"].get(layer, ()) for outcome in several]) for layer in layers]
 
 
 def _mean_curve(label: str, curves: Sequence[Sequence[tuple[float, float | None]]]) -> Series:
-    """The mean of curves over the same steps, with their spread; without the points that one of them lacks."""
-    points = [(at[0][0], [y for _, y in at if y is not None]) for at in zip(*curves, strict=True)]
-    kept = [(x, ys) for x, ys in points if len(ys) == len(curves)]
+    """The mean of curves, with their spread; without the points that one of them lacks."""
+    found: defaultdict[float, list[float]] = defaultdict(list)
+    for curve in curves:
+        for x, y in curve:
+            if y is not None:
+                found[x].append(y)
+    kept = [(x, ys) for x, ys in sorted(found.items()) if len(ys) == len(curves)]
     spread = [stdev(ys) for _, ys in kept] if len(curves) > 1 else None
     return Series(label, [x for x, _ in kept], [fmean(ys) for _, ys in kept], spread)

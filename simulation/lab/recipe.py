@@ -88,6 +88,9 @@ class Recipe:
     """NoLoCo: how strongly a pair pulls its anchors together (γ)."""
     share: float = 1.0
     """Random subsets: the share of the values that is exchanged."""
+    settle: bool = False
+    """After the last step one more window for every fragment that has trained since its last: rows that differ in H or
+    τ would else end at different distances from their last exchange."""
 
     def __post_init__(self) -> None:
         for name, value, holds, right in self._rules():

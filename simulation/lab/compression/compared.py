@@ -17,6 +17,8 @@ class Case:
     """The compression of results, with the owner's own memory."""
     per_tensor: bool = False
     """Every parameter in its own shape, which matrix methods need, instead of the flat fragment."""
+    rounds: float = 1.0
+    """Times the usual H: fewer bits, more often."""
 
 
 def _up(*names: str) -> tuple[Case, ...]:
@@ -78,6 +80,11 @@ COMPARED: dict[str, tuple[Case, ...]] = {
         ),
         *_both("int8", "int3+ef", "e2m0+ef", "three-bit+ef", "int2+ef", "two-bit+ef", "sign+ef", "sparse-loco"),
     ),
-    # 4.03 bits a value each way.
-    "equal-bytes": _both("none", "e3m0", "e3m0+ef", "e2m1", "e2m1+ef", "nf4", "nf4+ef", "int4:512", "int4:512+ef"),
+    # 4.03 bits a value each way, then as many in a round of the usual length.
+    "equal-bytes": (
+        *_both("none", "e3m0", "e3m0+ef", "e2m1", "e2m1+ef", "nf4", "nf4+ef", "int4:512", "int4:512+ef"),
+        Case("e3m0 up, int8 down, 3H/2", up="e3m0", down="int8", rounds=1.5),
+        Case("two-bit+ef both ways, H/2", up="two-bit+ef", down="two-bit+ef", rounds=0.5),
+        Case("sign+ef both ways, H/4", up="sign+ef", down="sign+ef", rounds=0.25),
+    ),
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from simulation.lab.compression.compared import COMPARED
-from simulation.lab.entries.entry import Case, Claim, Entry, Scale, judged
+from simulation.lab.entries.entry import Bound, Case, Claim, Entry, Scale, judged
 from simulation.lab.methods import method
 from simulation.lab.recipe import Recipe
 
@@ -21,9 +21,14 @@ ROUNDS = (5, 10, 20, 30, 60, 120)
 def compared(name: str, scale: Scale, **changes: object) -> list[Case]:
     """The cases of an entry on compression: the usual recipe with one compression each way."""
     base = scale.base(**changes)
+    rounds = {case: max(2, round(base.sync_every * case.rounds)) for case in COMPARED[name]}
     return [
-        Case(case.label, replace(base, up=case.up, down=case.down, per_tensor=case.per_tensor))
+        Case(
+            case.label,
+            replace(base, up=case.up, down=case.down, per_tensor=case.per_tensor, sync_every=rounds[case]),
+        )
         for case in COMPARED[name]
+        if scale.fits(rounds[case])
     ]
 
 
@@ -43,11 +48,14 @@ def _replicas(scale: Scale, counts: Iterable[int], rounds: int, total: int) -> l
 
 
 def _table6(scale: Scale) -> list[Case]:
-    rounds, total = (scale.sync_every, scale.sync_every * 3), 2 * scale.batch
-    cases = [replace(c, curve=f"H={h}") for h in rounds for c in _replicas(scale, (2, 4), h, total)]
-    # The labels say which of the two rounds it is, whatever its length.
-    names = ("M=2 short", "M=4 short", "M=2 long", "M=4 long")
-    return [replace(case, label=name) for case, name in zip(cases, names, strict=True)]
+    """The labels say which of the two rounds it is, whatever its length."""
+    rounds = {"short": scale.sync_every, "long": 3 * scale.sync_every}
+    return [
+        replace(case, label=f"M={case.x:g} {name}", curve=f"H={h}")
+        for name, h in rounds.items()
+        if scale.fits(h)
+        for case in _replicas(scale, (2, 4), h, 2 * scale.batch)
+    ]
 
 
 def _table7(scale: Scale) -> list[Case]:
@@ -62,13 +70,13 @@ def _table7(scale: Scale) -> list[Case]:
 
 
 def _fig5(scale: Scale) -> list[Case]:
-    base = scale.base()
-    return [
+    base, longer = scale.base(), 3 * scale.sync_every
+    cases = [
         Case("data-parallel", method("data-parallel", base)),
         Case("diloco", method("diloco", base)),
         Case("streaming", base),
-        Case("streaming, 3H", replace(base, sync_every=3 * base.sync_every)),
     ]
+    return [*cases, Case("streaming, 3H", replace(base, sync_every=longer))] if scale.fits(longer) else cases
 
 
 def _fig6(scale: Scale) -> list[Case]:
@@ -104,8 +112,8 @@ def _fig12(scale: Scale) -> list[Case]:
     same_global = _replicas(scale, counts, scale.sync_every, 8 * scale.batch)
     cases = [replace(case, label=f"M={case.x:g}, global batch", curve="global") for case in same_global]
     for count in counts:
-        if count <= scale.most_replicas:
-            steps = max(2 * scale.sync_every + 2, 2 * scale.steps // count) if count > 2 else scale.steps
+        steps = 2 * scale.steps // count
+        if count <= scale.most_replicas and scale.fits(scale.sync_every, steps):
             recipe = scale.base(replicas=count, steps=steps)
             cases.append(Case(f"M={count}, local batch", recipe, count, "local"))
     return cases
@@ -113,7 +121,7 @@ def _fig12(scale: Scale) -> list[Case]:
 
 def _fig13(scale: Scale) -> list[Case]:
     def cases(name: str, base: Recipe) -> list[Case]:
-        fitting = [rounds for rounds in ROUNDS if 2 * rounds <= scale.steps]
+        fitting = [rounds for rounds in ROUNDS if scale.fits(rounds)]
         return [Case(f"{name}, H={h}", method(name, replace(base, sync_every=h)), h, name) for h in fitting]
 
     return cases("diloco", scale.base()) + cases("streaming", scale.base())
@@ -174,7 +182,8 @@ PAPER = (
               Claim("streaming, H=30", "streaming, H=120")), x_label="H", log_x=True),
     Entry("fig17", "Cosine similarity of outer gradients", "Replicas' Δ are nearly orthogonal: 0.1 at the start, 0 for "
           "most of the run, −0.1 at the end.", _cosines, judged(
-              Claim("streaming", "streaming", what="cosine end", what_high="cosine start")),
+              Claim("streaming", "streaming", what="cosine end", what_high="cosine start"),
+              Bound("streaming", "cosine all", 0.1), Bound("streaming", "cosine end", 0.0)),
           columns=("loss", "cosine start", "cosine all", "cosine end"), plot="cosine"),
     Entry("fig18", "Cosine similarity by layer", "The first layer's Δ agree much more than those of all other layers.",
           _cosines, judged(Claim("streaming", "streaming", what="cosine others", what_high="cosine 0")),

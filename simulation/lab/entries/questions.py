@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.lab.entries.entry import Case, Claim, Entry, Scale, best, judged
+from simulation.lab.entries.entry import Case, Claim, Entry, Scale, best, best_early, best_for_bytes, judged
 from simulation.lab.entries.paper import compared
 from simulation.lab.methods import METHODS, method
 from simulation.lab.recipe import Away
 
 
 def _methods(scale: Scale) -> list[Case]:
-    return [Case(name, method(name, scale.base())) for name in METHODS]
+    """Four replicas, so that pairs are not everyone."""
+    return [Case(name, method(name, scale.base(replicas=4))) for name in METHODS]
 
 
 def _random_subsets(scale: Scale) -> list[Case]:
@@ -57,7 +58,7 @@ def _outer_lr(scale: Scale) -> list[Case]:
         *plain,
         Case("lr rising with the fragment", scale.base(lr_of_fragment=tuple(tilted))),
         Case("lr falling with the fragment", scale.base(lr_of_fragment=tuple(reversed(tilted)))),
-        Case("adam", method("fedopt-adam", scale.base())),
+        Case("adam lr=0.01", scale.base(outer="adam", outer_lr=0.01)),
     ]
 
 
@@ -74,7 +75,7 @@ def _fragment_size(scale: Scale) -> list[Case]:
 
 
 def _sync_every(scale: Scale) -> list[Case]:
-    rounds = [h for h in (5, 10, 20, 50, 100, 200, 500, 1000) if 2 * h < scale.steps]
+    rounds = [h for h in (5, 10, 20, 50, 100, 200, 500, 1000) if scale.fits(h)]
     return [Case(f"H={h}", scale.base(sync_every=h), h) for h in rounds]
 
 
@@ -160,7 +161,12 @@ def _asked(name: str) -> Entry:
         "equal-bytes": ("At equal bytes", "Which four bits both ways are best?"),
     }[name]
     return Entry(
-        name, title, statement, lambda scale: compared(name, scale), best, columns=("loss", "bits_up", "bits_down")
+        name,
+        title,
+        statement,
+        lambda scale: compared(name, scale),
+        best_for_bytes,
+        columns=("loss", "bits_up", "bits_down"),
     )
 
 
@@ -201,5 +207,5 @@ QUESTIONS = (
     Entry("token-weighting", "Weights by tokens", "Does weighting by tokens help with uneven speeds?", _token_weighting,
           judged(Claim("one at half, tokens", "one at half, equal"), Claim("1, ½, ¼, ⅛, tokens", "1, ½, ¼, ⅛, equal"))),
     Entry("first-rounds", "The slow first rounds", "Does a growing momentum or a short H at the start shorten them?",
-          _first_rounds, best),
+          _first_rounds, best_early, columns=("loss", "early")),
 )  # fmt: skip

@@ -38,10 +38,13 @@ class Method:
     source: str
     """The arXiv number of its paper."""
     changes: dict[str, object]
+    half_a_round_late: bool = False
+    """Overlap by half of the recipe's round, with nothing of the local parameters mixed in."""
 
     def of(self, recipe: Recipe) -> Recipe:
         """That recipe, by this method."""
-        return replace(recipe, **self.changes)  # type: ignore[arg-type]
+        late = {"overlap": (recipe.sync_every // 2,), "mixing": (0.0,)} if self.half_a_round_late else {}
+        return replace(recipe, **{**self.changes, **late})  # type: ignore[arg-type]
 
 
 _WHOLE: dict[str, object] = {"fragments": 1, "sizes": (), "offsets": (), "overlap": (0,), "mixing": (0.0,)}
@@ -53,7 +56,7 @@ _MEAN: dict[str, object] = {"outer": "nesterov", "outer_lr": 1.0, "outer_momentu
 METHODS: dict[str, Method] = {
     "data-parallel": Method("gradients are averaged at every step", "–", {"exchange": EVERY_STEP}),
     "local-sgd": Method("replicas take H steps of SGD, then the mean of all", "1805.09767", {
-        **_WHOLE, **_EXACT, **_MEAN, "inner": "sgd"}),
+        **_WHOLE, **_EXACT, **_MEAN, "inner": "sgd", "inner_lr": 0.5}),
     "fedavg": Method("replicas take H steps, then the mean of all", "1602.05629", {**_WHOLE, **_EXACT, **_MEAN}),
     "fedopt-sgd": Method("an outer SGD step by the mean Δ", "2003.00295", {
         **_WHOLE, **_EXACT, **_MEAN, "outer_lr": 0.7}),
@@ -65,7 +68,10 @@ METHODS: dict[str, Method] = {
     "noloco": Method("random pairs average Δ and pull their anchors together", "2506.10911", {
         "exchange": "pairs", "outer_momentum": 0.5, "outer_lr": 0.7}),
     "delayed-nesterov": Method("contributions one by one, momentum once in M", "2401.09135", {"exchange": "arrivals"}),
-    "eager": Method("a replica merges with its own newest Δ", "2502.12996", {"exchange": "eager"}),
+    "late": Method("streaming, merged half a round after", "2501.18512, 2.3", {}, half_a_round_late=True),
+    "eager": Method("the same, a replica's own Δ being fresh", "2502.12996", {"exchange": "eager"}, True),
+    "sparse-loco": Method("the greatest values in two bits, no momentum", "2508.15706", {
+        **_WHOLE, "up": "sparse-loco", "down": "none", "outer_lr": 1.0, "outer_momentum": 0.0}),
     "sparta": Method("a random share of the values is averaged, often", "openreview stFPf3gzq1", {
         **_WHOLE, **_EXACT, "exchange": "average-subsets", "share": 0.05, "sync_every": 1}),
     "wash": Method("a random share of the values is shuffled, often", "2405.17517", {

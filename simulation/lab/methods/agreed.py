@@ -31,7 +31,7 @@ class Agreed:
         flat = torch.zeros_like(self._anchors[fragment])
         for _, chunk, mean in means:
             flat[chunk.start : chunk.stop] = mean
-        received = self.setting.receive(fragment, flat)
+        received = self.setting.receive(fragment, flat, self.setting.recipe.replicas)
         anchor = self._anchors[fragment].clone()
         for _, chunk, _ in means:
             part = slice(chunk.start, chunk.stop)

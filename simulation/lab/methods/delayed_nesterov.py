@@ -31,7 +31,7 @@ class Arrivals:
     def close(self, fragment: int, sent: Sent) -> set[int]:
         here = whole(sent)
         for replica in sorted(here, key=lambda replica: (-here[replica].tokens, replica)):
-            self._arrive(fragment, self.setting.receive(fragment, here[replica].values))
+            self._arrive(fragment, self.setting.receive(fragment, here[replica].values, 1))
             self._pulled[replica][fragment] = self._anchors[fragment]
         return set(range(len(self.setting.chunks[fragment]))) if here else set()
 

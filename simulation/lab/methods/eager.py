@@ -36,5 +36,8 @@ class Eager(Agreed):
             return anchor
         weights = dict(zip(sent, weighed(self.setting.recipe, sent), strict=True))
         share = weights[replica] / sum(weights.values())
-        newer = outer_gradient(before, local) - sent[replica].exact
+        newer = outer_gradient(before, local) - sent[replica].values
+        for chunk, arrived in zip(self.setting.chunks[fragment], sent[replica].arrived, strict=True):
+            if not arrived:
+                newer[chunk.start : chunk.stop] = 0.0  # nothing of it is in the mean
         return anchor - newer * (self.setting.lr(fragment) * (1 + momentum) * share)

@@ -15,8 +15,10 @@ from protocol.ledger import weights
 from simulation.lab.compression.combine import combine_for, mean
 from simulation.lab.recipe import Recipe
 
-Receive = Callable[[int, Tensor], Tensor]
-"""(fragment, mean) -> what replicas decode of it. Counts the bits."""
+Receive = Callable[[int, Tensor, int], Tensor]
+"""(fragment, mean, number of replicas that get it) -> what they decode of it. Counts the bits."""
+PassOn = Callable[[int, int], None]
+"""(fragment, number of replicas): counts the bits of as many anchors, exact, that replicas send each other."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Setting:
     chunks: Sequence[Sequence[Chunk]]
     """By fragment."""
     receive: Receive
+    pass_on: PassOn
     seed: int
 
     def lr(self, fragment: int) -> float:

@@ -33,8 +33,10 @@ class Pairs:
         return set(range(len(self.setting.chunks[fragment]))) if here else set()
 
     def _meet(self, fragment: int, pair: Sent) -> None:
-        """One pair, or the one replica that is left over."""
-        mean = self.setting.receive(fragment, mean_of(self.setting.recipe, pair))
+        """One pair, or the one replica that is left over. A pair also exchanges its anchors, uncompressed."""
+        mean = self.setting.receive(fragment, mean_of(self.setting.recipe, pair), len(pair))
+        if len(pair) > 1:
+            self.setting.pass_on(fragment, len(pair))
         middle = average([self._anchors[replica][fragment] for replica in pair])
         momentum = self.setting.momentum(self._rounds[fragment])
         for replica in pair:

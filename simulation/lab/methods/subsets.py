@@ -38,7 +38,7 @@ class Subsets:
         if self._shuffle:
             self._news[fragment] = self._shuffled(here)
         else:
-            mean = -self.setting.receive(fragment, mean_of(self.setting.recipe, here))
+            mean = -self.setting.receive(fragment, mean_of(self.setting.recipe, here), len(here))
             self._news[fragment] = dict.fromkeys(here, mean)
         for replica, contribution in here.items():
             self._latest[fragment][replica] = torch.where(mask, self._news[fragment][replica], -contribution.exact)

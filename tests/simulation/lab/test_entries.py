@@ -17,10 +17,13 @@ from simulation.lab.entries.entry import (
     REPRODUCED,
     TOO_FEW,
     WITHIN_NOISE,
+    Bound,
     Claim,
     Entry,
     Judged,
     best,
+    best_early,
+    best_for_bytes,
     judged,
     value,
 )
@@ -85,15 +88,20 @@ def test_sync_every_reaches_a_thousand() -> None:
     assert [case.x for case in chosen.cases(Scale(240 * chosen.longer, 20, 4, 6))][-1] == 1000
 
 
-@pytest.mark.parametrize("name", [e.name for e in ENTRIES.values() if e.judge is not best])
+@pytest.mark.parametrize("name", [e.name for e in ENTRIES.values() if isinstance(e.judge, Judged)])
 def test_claims_are_about_rows_that_exist(name: str) -> None:
     chosen = ENTRIES[name]
     assert isinstance(chosen.judge, Judged)
     labels = {case.label for case in chosen.cases(FULL)}
-    assert {label for claim in chosen.judge.claims for label in (claim.low, claim.high)} <= labels
+    assert {label for claim in chosen.judge.claims for label in claim.rows} <= labels
     outcome = {"loss": 1.0, "first": 1.0, "average": 1.0, "cosine": {"0": [[1, 0.5]], "1": [[1, 0.5]], "all": [[1, 0]]}}
     outcomes = {case.label: [outcome] * 3 for case in chosen.cases(FULL)}
     assert chosen.judge(outcomes).verdict in (WITHIN_NOISE, REPRODUCED)
+
+
+def test_the_other_judges_look_for_the_best() -> None:
+    others = {e.judge for e in ENTRIES.values() if not isinstance(e.judge, Judged)}
+    assert others == {best, best_early, best_for_bytes}
 
 
 def test_a_verdict_is_about_differences_seed_by_seed() -> None:
@@ -118,8 +126,52 @@ def test_one_failed_claim_is_enough() -> None:
 
 
 def test_a_run_that_diverged_has_lost() -> None:
-    rows = {"a": losses(1.0, 1.0, 1.0), "b": losses(1.0, None, 1.0)}
-    assert judged(Claim("b", "a"))(rows).verdict == NOT_REPRODUCED
+    for b in (losses(1.0, None, 1.0), losses(None, 1.0, 1.0), losses(None, None, None)):
+        rows = {"a": losses(1.0, 1.0, 1.0), "b": b}
+        assert judged(Claim("b", "a"))(rows).verdict == NOT_REPRODUCED
+    assert judged(Claim("a", "b"))(rows).verdict == REPRODUCED  # all three of b's diverged
+    assert best(rows).verdict == "best: a"
+    assert judged(Claim("a", "b", within=0.01))({"a": rows["b"], "b": rows["b"]}).verdict == WITHIN_NOISE
+
+
+def test_noise_is_what_chance_does_to_a_mean_of_so_many() -> None:
+    """One-sided, one in twenty: 2.92 standard errors of three seeds, 2.13 of five."""
+    three = [-1.0, 0.0, -0.6]  # mean −0.533, standard error 0.291: 1.8 of them
+    rows = {"a": losses(*(1 + gap for gap in three)), "b": losses(1.0, 1.0, 1.0)}
+    assert judged(Claim("a", "b"))(rows).verdict == WITHIN_NOISE
+    more = {"a": losses(*(1 + gap for gap in three * 3)), "b": losses(*[1.0] * 9)}
+    assert judged(Claim("a", "b"))(more).verdict == REPRODUCED
+
+
+def test_a_bound_is_a_number_that_is_given() -> None:
+    rows = {"a": [{"cosine": {"all": [[0, cosine]]}} for cosine in (0.30, 0.31, 0.32)]}
+    assert judged(Bound("a", "cosine all", 0.4))(rows).verdict == REPRODUCED
+    assert judged(Bound("a", "cosine all", 0.1))(rows).verdict == NOT_REPRODUCED
+    assert judged(Bound("a", "cosine 3", 0.1))(rows).verdict == NOT_HERE
+
+
+def spent(bits: float, *values: float) -> list[dict[str, Any]]:
+    return [{"loss": loss, "bits_up": bits, "bits_down": bits} for loss in values]
+
+
+def test_of_bytes_only_what_is_as_cheap_can_win() -> None:
+    rows = {
+        "fp32": spent(32e6, 1.0, 1.0, 1.0),
+        "four": spent(4e6, 1.1, 1.1, 1.1),
+        "four, worse": spent(4.05e6, 1.2, 1.2, 1.2),
+        "two": spent(2e6, 1.15, 1.15, 1.15),
+    }
+    finding = best_for_bytes(rows)
+    assert finding.verdict == "a choice"
+    assert finding.lines[0] == "not beaten by any as cheap: two (0.5 MB), four (1 MB), fp32 (8 MB)"
+    assert finding.lines[1] == "beaten: four, worse by two"
+    del rows["fp32"], rows["two"]
+    assert best_for_bytes(rows).verdict == "best: four (1 MB)"
+
+
+def test_early_is_after_a_quarter_of_the_run() -> None:
+    outcome = {"train": [1.0] * 12, "outer": [[2, 5.0], [4, 4.0], [12, 1.0]]}
+    assert value(outcome, "early") == 4.0
 
 
 def test_the_best_row_and_what_it_does_not_beat() -> None:
@@ -128,6 +180,7 @@ def test_the_best_row_and_what_it_does_not_beat() -> None:
     assert finding.verdict == WITHIN_NOISE and finding.lines == ("lowest: a", "not beaten beyond noise: b")
     assert best({"a": rows["a"], "c": rows["c"]}).verdict == "best: a"
     assert best({"a": losses(1.0)}).verdict == TOO_FEW
+    assert best({"a": rows["a"]}).verdict == NOT_HERE
 
 
 def test_cosines_of_an_outcome() -> None:

@@ -13,6 +13,7 @@ from protocol.errors import UserError
 from simulation.lab.descent import Descent, walked
 from simulation.lab.engine import Run
 from simulation.lab.methods import METHODS, method
+from simulation.lab.methods.eager import Eager
 from simulation.lab.methods.exchange import Contribution, Setting
 from simulation.lab.methods.noloco import Pairs
 from simulation.lab.methods.subsets import Subsets
@@ -137,10 +138,14 @@ def test_fedpart_trains_only_what_is_due_next() -> None:
     assert outer(made, 1) == pytest.approx(walked(0.0, 1.0, 2))
 
 
+def received(fragment: int, mean: torch.Tensor, receivers: int) -> torch.Tensor:
+    return mean
+
+
 def setting(recipe: Recipe, *, initial: float = 0.0) -> Setting:
     layout = Descent().layout(recipe)
     chunks = layout.chunks(256)
-    return Setting(recipe, [torch.full((32,), initial)], [list(chunks)], lambda fragment, mean: mean, 0)
+    return Setting(recipe, [torch.full((32,), initial)], [list(chunks)], received, lambda *_: None, 0)
 
 
 def contribution(delta: float, tokens: int = 1) -> Contribution:
@@ -289,7 +294,7 @@ def test_any_number_of_replicas(replicas: int) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_twice_alike(name: str) -> None:
-    recipe = replace(method(name, Recipe(replicas=3, steps=12)), sync_every=5)
+    recipe = method(name, Recipe(replicas=3, steps=12, sync_every=5, settle=True))
     first, second = (run(recipe).history for _ in range(2))
     assert first == second and len(first.train) == 12
 
@@ -298,6 +303,37 @@ def test_bits_are_counted_with_their_peak() -> None:
     history = run(Recipe(steps=11, sync_every=4, **EXACT)).history
     assert history.bits_up == history.bits_down == 4 * 16 * 32  # due at 4, 6, 8, 10
     assert history.peak_bits == 16 * 32
+
+
+def test_only_who_gets_a_result_counts_its_bits() -> None:
+    """One window at step 4 of 32 values: pairs get one mean and an anchor each, arrivals go back to their sender."""
+    recipe = Recipe(replicas=4, steps=4, sync_every=4, **WHOLE)
+    pairs = run(replace(recipe, exchange="pairs")).history
+    assert pairs.bits_up == pairs.bits_down == 2 * 32 * 32
+    arrivals = run(replace(recipe, exchange="arrivals")).history
+    assert arrivals.bits_up == arrivals.bits_down == 32 * 32
+    left_over = run(replace(recipe, exchange="pairs", replicas=3)).history
+    assert left_over.bits_down == pytest.approx((1 + 2 / 3) * 32 * 32)
+
+
+def test_a_run_that_settles_ends_with_what_all_have_trained() -> None:
+    """Windows at 4 and 8 of 10 steps: two steps are left, and after a window at the very end none are."""
+    recipe = Recipe(steps=10, sync_every=4, outer_lr=1.0, outer_momentum=0.0, settle=True, **WHOLE)
+    trained = 0.0
+    for steps in (4, 4, 2):
+        trained = (walked(trained, 1.0, steps) + walked(trained, 2.0, steps)) / 2
+    made = run(recipe)
+    assert outer(made) == pytest.approx(trained) and made.history.bits_up == 3 * 32 * 32
+    assert outer(run(replace(recipe, settle=False))) != pytest.approx(trained)
+    assert run(replace(recipe, steps=8)).history.bits_up == 2 * 32 * 32
+
+
+def test_an_eager_replica_does_not_take_back_what_was_lost() -> None:
+    """Its own contribution did not arrive: the mean is the other's alone, and so is the target."""
+    eager = Eager(setting(Recipe(exchange="eager", fragments=1)))
+    lost = replace(contribution(1.0), arrived=(False,))
+    eager.close(0, {0: lost, 1: contribution(3.0)})
+    assert torch.equal(eager.target(0, 0, torch.full((32,), -7.0)), eager.outer(0))
 
 
 def test_norms_and_cosines_are_of_what_replicas_sent() -> None:
