@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -71,7 +72,10 @@ async def find_out(daemon: Daemon, join: Sequence[str], cached: Sequence[str] = 
     announce = daemon.options.announce
     ports = tuple(dict.fromkeys(map(port_of, announce or own)))[:MAX_PORTS]
     found = await asyncio.gather(*(ask(daemon, address, ports) for address in others))
-    return judge([answer for answer in found if answer], usable(own, join), announce, daemon.key)
+    answers = list(zip(others, found, strict=True))
+    given = [answer for address, answer in answers if answer and address in join]
+    met = [answer for address, answer in answers if answer and address not in join]
+    return judge(given, usable(own, join), announce, daemon.key, cached=met)
 
 
 async def ask(daemon: Daemon, address: str, ports: Sequence[int]) -> Answer | None:
@@ -86,27 +90,26 @@ async def ask(daemon: Daemon, address: str, ports: Sequence[int]) -> Answer | No
                 answer = msgspec.msgpack.decode(await read(reader), type=Answer)
             finally:
                 writer.transport.abort()
-        ipaddress.ip_address(answer.host)
+        host = host_of(_address(answer.host, 1))
     except (DaemonError, msgspec.MsgspecError, OSError, EOFError, ValueError, ProtocolError) as error:
         log.debug("%s does not tell whether we can be dialled: %r", peer_id(key), error)
         return None
-    return answer if set(answer.open) <= set(ports) else None
+    # What is no address here (a zone may hold anything) must not reach a terminal or a record of ours.
+    return msgspec.structs.replace(answer, host=host) if host and set(answer.open) <= set(ports) else None
 
 
-def judge(found: Iterable[Answer], own: Sequence[str], announce: Sequence[str], key: bytes) -> Reachability:
-    """What the answers together mean.
+def judge(
+    given: Sequence[Answer], own: Sequence[str], announce: Sequence[str], key: bytes, *, cached: Sequence[Answer] = ()
+) -> Reachability:
+    """What the answers together mean: of nodes that the user named, and of `cached` ones, which may be anyone's.
 
-    Those who see us from furthest away count: a neighbour in our own network can dial what the world cannot. What the
-    user announces is tested where it is the address that was seen, or a name; elsewhere the user is believed.
+    What the user announces is tested where it is the address that was seen, or a name; elsewhere the user is believed.
     """
-    by_distance: dict[int, list[Answer]] = {}
-    for answer in found:
-        by_distance.setdefault(distance(_address(answer.host, 1)), []).append(answer)
-    if not by_distance:
+    believed = _believed(given, cached)
+    if not believed:
         return Reachability("unknown", tuple(own))
-    furthest = by_distance[min(by_distance)]
-    hosts = {answer.host for answer in furthest}
-    open_at = [_address(answer.host, port) for answer in furthest for port in answer.open]
+    hosts = {answer.host for answer in believed}
+    open_at = [_address(answer.host, port) for answer in believed for port in answer.open]
     if announce:
         tested = [address for address in announce if not _is_number(address) or host_of(address) in hosts]
         ports = {port_of(address) for address in open_at}
@@ -116,6 +119,24 @@ def judge(found: Iterable[Answer], own: Sequence[str], announce: Sequence[str], 
         open_at = good
     addresses = tuple(with_peer(address, key) for address in dict.fromkeys(open_at))
     return Reachability("reachable" if addresses else "closed", addresses, ", ".join(sorted(hosts)))
+
+
+def _believed(given: Sequence[Answer], cached: Sequence[Answer]) -> list[Answer]:
+    """Those who see us from furthest away count: a neighbour in our own network can dial what the world cannot.
+
+    Where none of these was named by the user, it takes most of them, and two if anyone named has answered: one liar
+    among the peers that we met once must not make us announce an address that is not ours.
+    """
+    if not given and not cached:
+        return []
+    away = [(distance(_address(answer.host, 1)), answer) for answer in [*given, *cached]]
+    furthest = [answer for far, answer in away if far == min(away, key=lambda one: one[0])[0]]
+    if named := [answer for answer in furthest if answer in given]:
+        return named
+    ((host, votes),) = Counter(answer.host for answer in furthest).most_common(1)
+    if votes < 2 and given:
+        return _believed(given, ())
+    return [answer for answer in furthest if answer.host == host]
 
 
 def _address(host: str, port: int) -> str:

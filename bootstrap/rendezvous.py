@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from hivemind.dht.node import DHTNode
@@ -25,6 +25,7 @@ from bootstrap.peer_cache import PeerCache
 from protocol import farewell, presence
 from protocol.errors import ProtocolError
 from protocol.farewell import Farewell
+from protocol.presence import Presence
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -122,9 +123,12 @@ class Rendezvous:
     async def find(self, run: bytes) -> list[bytes]:
         """The live, verified presence records of a run, ours included. Empty if the DHT does not answer in time."""
         found = await self._get(presence_key(run))
-        records = [record for record in found.values() if self._is_presence(record)]
-        self._remember(records)
-        return records
+        met: dict[bytes, Presence] = {}
+        for record in found.values():
+            with contextlib.suppress(ProtocolError):  # checked when it came in; it may have expired since
+                met[record] = presence.decode_verified(record, self._now())
+        self._remember(met.values())
+        return list(met)
 
     async def say_farewell(self, run: bytes, key: bytes, record: bytes, expires: float) -> None:
         """Leave word that we have gone, for people who look at the run. Bounded in time; nothing depends on it."""
@@ -273,19 +277,10 @@ class Rendezvous:
             return {}
         return {subkey: entry.value for subkey, entry in found.value.items()}
 
-    def _is_presence(self, record: bytes) -> bool:
-        # Checked when it came in; it may have expired since.
-        try:
-            presence.decode_verified(record, self._now())
-        except ProtocolError:
-            return False
-        return True
-
-    def _remember(self, records: Sequence[bytes]) -> None:
+    def _remember(self, met: Iterable[Presence]) -> None:
         """Keep the addresses of dialable peers for the day when the bootstrap is down."""
         if self._cache is None:
             return
-        met = [presence.decode_verified(record, self._now()) for record in records]
         self._cache.remember(
             with_peer(part, peer.key)
             for peer in met

@@ -35,6 +35,7 @@ from protocol.errors import UserError
 VERSION: Final = 1
 INDEX: Final = "snapshot.json"
 _NAME = re.compile(r"\d{8,16}")
+_REPLACED = re.compile(r"\.old-(\d{8,16})-\w+")
 _LARGEST_INDEX: Final = 64 << 20
 """Bytes. More is no index of ours, and is not read."""
 
@@ -118,10 +119,14 @@ class SnapshotFolder:
                     raise UserError.field("out", str(self.path.parent), f"{right}: give it a directory of its own")
 
     def clean(self) -> None:
-        """Remove what lives before us left half-written or half-deleted."""
+        """Remove what lives before us left half-written or half-deleted, and put back what they had not replaced."""
         with suppress(OSError):
             for left in self.path.glob(".*"):
-                shutil.rmtree(left, ignore_errors=True)
+                replaced = _REPLACED.fullmatch(left.name)
+                if replaced and not (self.path / replaced[1]).exists():
+                    left.rename(self.path / replaced[1])
+                else:
+                    shutil.rmtree(left, ignore_errors=True)
 
     def good(self, notice: Callable[[str], None]) -> Iterator[Snapshot]:
         """The snapshots that are whole, newest first; a line through `notice` for each damaged one that is passed."""
@@ -151,26 +156,33 @@ class SnapshotFolder:
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
             raise
-        self._prune()
+        self._prune(placed)
         return placed
 
     def _place(self, part: Path, target: Path) -> Path:
-        if target.exists():  # written before a restart from an older one
-            self._remove(target)
-        part.rename(target)
+        """A snapshot of the same step, of before a restart from an older one, stays until the new one is in place."""
+        before = self._hide(target, f".old-{target.name}-") if target.exists() else None
+        try:
+            part.rename(target)
+        except OSError:
+            if before:
+                before.rename(target)
+            raise
         _flush(self.path)
+        if before:
+            shutil.rmtree(before, ignore_errors=True)
         return target
 
-    def _prune(self) -> None:
-        for path in self._named()[self._kept :]:
-            with suppress(OSError):
-                self._remove(path)
+    def _prune(self, placed: Path) -> None:
+        """Those of later steps are what this life has passed over: they go before any that it wrote."""
+        later = [path for path in self._named() if int(path.name) > int(placed.name)]
+        others = [path for path in self._named() if path not in later]
+        for path in [*others, *later][self._kept :]:
+            with suppress(OSError):  # under another name first: a kill in between leaves no half snapshot behind
+                shutil.rmtree(self._hide(path, ".gone-"), ignore_errors=True)
 
-    def _remove(self, path: Path) -> None:
-        """Under another name first, so that a kill in between leaves no half snapshot behind."""
-        hidden = path.with_name(f".old-{secrets.token_hex(4)}")
-        path.rename(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+    def _hide(self, path: Path, prefix: str) -> Path:
+        return path.rename(path.with_name(prefix + secrets.token_hex(4)))
 
     def _named(self) -> list[Path]:
         try:

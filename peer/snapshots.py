@@ -158,16 +158,20 @@ class Snapshots:
         if new == self._last:
             self._idle.set()
             return
-        self._last = new
         self._reached = taken.index.step
         # Not one that the process must wait for: what is half written at its end is rubbish, not damage.
-        threading.Thread(target=self._write, args=(taken, outer), name="potluck-snapshot", daemon=True).start()
+        writing = threading.Thread(target=self._write, args=(taken, outer, new), name="potluck-snapshot", daemon=True)
+        try:
+            writing.start()
+        except RuntimeError as error:  # no more threads
+            self._failed(taken.index.step, str(error))
+            self._idle.set()
 
     def wait(self, seconds: float = FINAL_SECONDS) -> bool:
         """Until the one under way is written; False if it takes longer."""
         return self._idle.wait(seconds)
 
-    def _write(self, taken: Taken, outer: OuterPart) -> None:
+    def _write(self, taken: Taken, outer: OuterPart, new: object) -> None:
         step = taken.index.step
         try:
             began, troubles = clock.monotonic(), self._disk.troubles
@@ -182,7 +186,7 @@ class Snapshots:
             }
             path = self.folder.write(files, self._manifest, index)
             size = sum(file.stat().st_size for file in path.iterdir())
-            self._failing = False
+            self._failing, self._last = False, new
             self._disk.over(troubles)
             seconds = clock.monotonic() - began
             self._written("snapshot", step=step, copy_seconds=taken.copy_seconds, write_seconds=seconds, bytes=size)

@@ -214,7 +214,10 @@ class Node:
                     self.windows.came_late(peer, chunk, window.due, now)
                 self._notice(window)
             case Status():
+                stays = not self.roster.is_lost(peer)
                 self.roster.say(peer, message)
+                if stays and self.roster.is_lost(peer):  # it is leaving: what it owns moves at once
+                    self.windows.lost(peer, now)
                 self.repair.heard_status(peer, now)
                 self.pace.watch(now)
                 self.pace.release()

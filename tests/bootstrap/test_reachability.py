@@ -116,6 +116,35 @@ def test_who_is_seen_from_furthest_away_decides() -> None:
     assert shared.kind == "reachable", "a carrier's shared address is no public one"
 
 
+def test_a_liar_among_the_peers_once_met_decides_nothing() -> None:
+    own, honest = [full("/ip4/10.0.0.2/tcp/4001")], Answer(1, "45.0.1.1", ())
+    lie, other_lie = Answer(1, "45.9.9.9", (4001,)), Answer(1, "45.8.8.8", (4001,))
+    assert judge([honest], own, (), KEY, cached=[lie, lie]) == Reachability("closed", (), "45.0.1.1")
+    inside = Answer(1, "10.0.0.2", (4001,))
+    assert judge([inside], own, (), KEY, cached=[lie, other_lie]) == Reachability("reachable", tuple(own), "10.0.0.2")
+    assert judge([inside], own, (), KEY, cached=[honest, honest, lie]).seen_as == "45.0.1.1", "two from far away"
+    assert judge([], own, (), KEY, cached=[lie, honest, honest]).kind == "closed"
+    assert judge([], own, (), KEY, cached=[lie]).seen_as == "45.9.9.9", "nobody else knows"
+
+
+@pytest.mark.parametrize("host", ["2001:4860:4860::8888%\x1b[2J", "fe80::1%eth0", "example.org", ""])
+def test_an_answer_that_holds_no_address_is_none(
+    run: Any, daemons: Any, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lie(*_: object) -> Answer:
+        return Answer(1, host)
+
+    async def check() -> None:
+        async with daemons() as some:
+            node, asker = await some.start(), await some.start()
+            monkeypatch.setattr(DialBack, "answer", lie)
+            await DialBack(node).start()
+            (address,) = await node.addresses()
+            assert await ask(asker, address, [port_of(address)]) is None
+
+    run(check())
+
+
 def test_what_the_user_announces_is_tested_where_it_can_be() -> None:
     name, number = "/dns4/home.example.org/tcp/4001", "/ip4/45.0.9.9/tcp/4001"
     yes, no = Answer(1, "45.0.1.1", (4001,)), Answer(1, "45.0.1.1", ())

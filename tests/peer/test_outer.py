@@ -71,7 +71,7 @@ class Nowhere(Transport):
 class Desert:
     """A rendezvous where nobody is; `failing` makes looking there an error."""
 
-    failing = False
+    failing: Exception | None = None
     asked = True
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Desert:
 
     async def find(self, run: bytes) -> list[bytes]:
         if self.failing:
-            raise KeyError("a bug")
+            raise self.failing
         return []
 
 
@@ -174,9 +174,10 @@ def test_one_command_that_fails_does_not_stop_the_others(run: Any, caplog: pytes
     assert len(caplog.records) <= 2
 
 
-def test_discovery_survives_an_error(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [KeyError("a bug"), ProtocolError("what others sent")])
+def test_discovery_survives_an_error(run: Any, caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     async def check(outer: Outer) -> None:
-        outer._rendezvous.failing = True  # type: ignore[attr-defined]
+        outer._rendezvous.failing = error  # type: ignore[attr-defined]
         while not outer.errors:
             await asyncio.sleep(0.05)
         assert outer._discovery is not None and not outer._discovery.done()

@@ -159,6 +159,29 @@ def test_rubbish_of_earlier_lives_is_removed_and_nothing_else(tmp_path: Path) ->
     folder(tmp_path / "nowhere").clean()
 
 
+def test_what_was_not_replaced_yet_is_put_back(tmp_path: Path) -> None:
+    """A kill between the two renames, and one after them."""
+    made = write(tmp_path, 6)
+    (made.path / "00000006").rename(made.path / ".old-00000006-1a2b3c4d")
+    made.clean()
+    assert steps(made) == ([6], []) and sorted(os.listdir(made.path)) == ["00000006"]
+    shutil.copytree(made.path / "00000006", made.path / ".old-00000006-1a2b3c4d")
+    made.clean()
+    assert sorted(os.listdir(made.path)) == ["00000006"]
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_damaged_ones_of_later_steps_push_no_good_one_out(tmp_path: Path, kept: int) -> None:
+    """All that a restart found was damaged, so it began again; until it has passed them they are the oldest."""
+    made = write(tmp_path, 280, 300, kept=kept)
+    for path in made.path.iterdir():
+        (path / INDEX).write_bytes(b"?")
+    for step in (100, 120):
+        assert made.write(tensors(step), "", index(step)).exists()
+        assert steps(made)[0][0] == step
+    assert sorted(os.listdir(made.path)) == ["00000100", "00000120"][-kept:]
+
+
 def test_another_run_s_snapshots_are_refused(tmp_path: Path) -> None:
     write(tmp_path, 6)
     other = folder(tmp_path, run=bytes(32))
@@ -213,6 +236,22 @@ def test_what_fails_in_the_middle_leaves_what_was_there(
     monkeypatch.undo()
     assert sorted(os.listdir(made.path)) == ["00000006"]
     assert steps(made) == ([6], [])
+
+
+def test_a_replacement_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = write(tmp_path, 6, kept=1)
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.name.startswith(".part-"):
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError):
+        made.write(tensors(7), "", index(6))
+    monkeypatch.undo()
+    assert steps(made) == ([6], []) and sorted(os.listdir(made.path)) == ["00000006"]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch import nn
 
 import potluck
 from peer.member import Peer
-from peer.snapshot_files import INDEX, read_index
+from peer.snapshot_files import INDEX, SnapshotFolder, read_index, verified
 from protocol.manifest import Manifest
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
@@ -254,7 +254,6 @@ def test_another_optimizer_starts_afresh_and_says_so(lives: Any, small: Small) -
     first = lives(small(run__steps=30))
     first.train(8)
     first.leave()
-    from peer.snapshot_files import SnapshotFolder
     from peer.snapshots import restore_state
     from protocol.manifest import run_id
 
@@ -301,6 +300,24 @@ def test_the_outer_parameters_written_into_the_model_are_not_its_own(lives: Any,
     second = lives(small(run__steps=13))
     assert second.peer.finished
     assert torch.equal(second.flat(), own)
+
+
+def test_a_last_snapshot_that_failed_is_tried_again(
+    lives: Any, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full while the peer lingers, and has room again when it leaves; nothing else has changed."""
+    life = lives(small(run__steps=13))
+    life.train()
+
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SnapshotFolder, "write", full)
+        life.peer.linger()
+    assert not list((tmp_path / "peer" / "snapshots").glob("00000013"))
+    life.leave()
+    assert verified(tmp_path / "peer" / "snapshots" / "00000013").index.step == 13
 
 
 def test_a_peer_that_comes_back_counts_its_tokens_once(lives: Any, small: Small) -> None:

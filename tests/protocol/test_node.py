@@ -356,6 +356,21 @@ def test_all_finished_needs_everyones_final_heads() -> None:
     assert node.all_finished()
 
 
+def test_what_a_leaving_peer_owns_moves_with_its_word() -> None:
+    """Our contribution is on its way to an owner that says that it leaves: the next owner gets it, and once."""
+    swarm = swarm_at(24)
+    node = swarm.peers[0].node
+    while not (mine := [out for out in node.windows.outbound.values() if out.owners[out.cursor] != node.roster.key]):
+        swarm.clock.run(swarm.clock.now + 0.001)
+    out, now = mine[0], swarm.clock.now
+    owner, following = out.owners[out.cursor], out.owners[out.cursor + 1]
+    node.take()
+    for phase, moved in ((TRAINING, 0), (LEAVING, 1), (LEAVING, 0)):
+        node.receive(owner, encode(Status(24, phase, bytes(32))), b"", now=now, wall=now)
+        sent = [c for c in node.take() if isinstance(c, Send) and c.message == out.contribution and c.to == following]
+        assert len(sent) == moved
+
+
 def test_a_lost_trainer_is_waited_for_until_its_record_expires() -> None:
     swarm = swarm_at(22)
     node = swarm.peers[0].node
