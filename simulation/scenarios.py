@@ -91,7 +91,7 @@ def one_fast_peer() -> None:
 
 def laptops_beside_a_fast_peer() -> None:
     """Eight slow peers, who own most chunks, do not keep the links from the fast one until it closes alone."""
-    plan = replace(CALM, peers=9, steps=200, sync_every=40, slowness=(1.0, *[9.3] * 8))
+    plan = replace(CALM, peers=9, steps=200, sync_every=40, overlap=8, slowness=(1.0, *[9.3] * 8))
     _at_the_pace_of_the_fast(plan, fast=(0,), slow=tuple(range(1, 9)), seed=21)
 
 
@@ -271,7 +271,7 @@ def _deaf_to_first_try(swarm: Swarm, peer: SimulatedPeer, *, chunk: int, due: in
     receive = windows.receive
 
     def deaf(message: Contribution, payload: bytes, now: float, via: bytes | None = None) -> None:
-        if (message.chunk, message.due) != (chunk, due) or now > until:
+        if (message.chunk, message.due) != (chunk, due) or swarm.clock.now > until:  # `now` is the peer's own clock
             receive(message, payload, now, via)
 
     windows.receive = deaf  # type: ignore[method-assign]
