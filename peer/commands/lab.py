@@ -39,6 +39,7 @@ STEPS, QUICK_STEPS, FEWEST_STEPS = 240, 18, 12
 ROUND: Final = 20
 """H, or a third of the steps where that is less."""
 WIDTH: Final = 80
+MOST_OUTER_LR: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class LabOptions:
     out: Path | None = None
     data: str | None = None
     device: str = "cpu"
+    outer: str | None = None
     jobs: int | None = None
     json: bool = False
     manifest: Path | None = None
@@ -64,7 +66,7 @@ def run_lab(options: LabOptions) -> int:
     """Run what `name` says; the exit code. UserError for flags that make no sense."""
     set_threads(1)  # the same sums on every machine, and as a peer of a local swarm has
     if options.name in ("list", "swarm"):
-        _refuse(options, ("quick", "seeds", "out", "jobs"), "the entries")
+        _refuse(options, ("quick", "seeds", "out", "jobs", "outer"), "the entries")
         return _swarm(options) if options.name == "swarm" else _list(as_json=options.json)
     chosen = list(ENTRIES.values()) if options.name == "all" else [entry(options.name)]
     _check(options)
@@ -87,6 +89,17 @@ def _check(options: LabOptions) -> None:
         raise UserError.field("--steps", options.steps, f"must be at least {FEWEST_STEPS}")
     if options.seeds is not None and options.seeds < 1:
         raise UserError.field("--seeds", options.seeds, "must be at least 1")
+
+
+def _outer(text: str) -> tuple[float, float]:
+    """`1,0` as learning rate and momentum."""
+    try:
+        lr, momentum = map(float, text.split(","))
+    except ValueError:
+        lr, momentum = 0.0, 0.0
+    if not (0 < lr <= MOST_OUTER_LR and 0 <= momentum < 1):
+        raise UserError.field("--outer", text, "must be a learning rate and a momentum below 1, such as 0.4,0.9")
+    return lr, momentum
 
 
 def _refuse(options: LabOptions, names: Sequence[str], of_what: str) -> None:
@@ -138,6 +151,7 @@ class _Lab:
             evaluation_tokens=1024 if options.quick else 8192,
         )
         self._jobs = resolve_jobs(options.jobs)
+        self._scale: dict[str, Any] = {} if options.outer is None else {"outer": _outer(options.outer)}
         self._results = Results(self._out, self._setting.described())
         self._can_plot = True
 
@@ -164,6 +178,7 @@ class _Lab:
                 batch=2 if quick else 4,
                 layers=layers,
                 most_replicas=8 if quick else 32,
+                **self._scale,
             )
         )
 
@@ -182,7 +197,8 @@ class _Lab:
         return answer
 
     def _about(self) -> dict[str, Any]:
-        return {"model": self._options.model, "seeds": self._seeds, "quick": self._options.quick}
+        about = {"model": self._options.model, "seeds": self._seeds, "quick": self._options.quick}
+        return about | self._scale
 
     def _plot(self, path: Path, chosen: Entry, cases: Sequence[Case], outcomes: Outcomes) -> None:
         if not self._can_plot:

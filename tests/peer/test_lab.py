@@ -73,6 +73,9 @@ def test_list_names_every_entry(capsys: pytest.CaptureFixture[str]) -> None:
         (["fig8", "--steps", "3"], "--steps"),
         (["fig8", "--seeds", "0"], "--seeds"),
         (["fig8", "--jobs", "0"], "--jobs"),
+        (["fig8", "--outer", "0.4"], "--outer"),
+        (["fig8", "--outer", "0.4,1"], "--outer"),
+        (["fig8", "--outer", "nan,0"], "--outer"),
         (["fig8", "--peers", "3"], "--peers"),
         (["swarm"], "--manifest"),
         (["swarm", "--seeds", "2"], "--seeds"),
@@ -190,6 +193,14 @@ def test_a_stopped_lab_goes_on_where_it_was(
     assert "goes on from here" in capsys.readouterr().err
     assert run(command) == 0
     assert "Runs: 2, done before: 1;" in capsys.readouterr().err
+
+
+def test_the_outer_numbers_of_the_usual_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["lab", "table3", *QUICK, "--steps", "12", "--json", "--outer", "1,0", "--out", str(tmp_path)]
+    assert run(command) == 0
+    (answer,) = json.loads(capsys.readouterr().out)["entries"]
+    recipe = answer["rows"][0]["recipe"]
+    assert (recipe["outer_lr"], recipe["outer_momentum"]) == (1.0, 0.0) and answer["outer"] == [1.0, 0.0]
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

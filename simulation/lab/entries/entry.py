@@ -39,13 +39,15 @@ class Scale:
     """Of the model."""
     most_replicas: int = 32
     """Cases with more are left out."""
+    outer: tuple[float, float] = (0.4, 0.9)
+    """Outer learning rate and momentum where the entry does not vary them: the paper's."""
 
     def fits(self, rounds: int, steps: int | None = None) -> bool:
         """Whether a run has at least two rounds of this length."""
         return 2 * rounds <= (self.steps if steps is None else steps)
 
     def base(self, **changes: Any) -> Recipe:
-        """The streaming run that entries vary: two replicas, three layers a fragment, the paper's outer numbers."""
+        """The streaming run that entries vary: two replicas, three layers a fragment."""
         values: dict[str, Any] = {
             "replicas": 2,
             "steps": self.steps,
@@ -54,6 +56,8 @@ class Scale:
             "fragments": max(1, self.layers // 3),
             "overlap": (1,),
             "settle": True,
+            "outer_lr": self.outer[0],
+            "outer_momentum": self.outer[1],
         }
         return Recipe(**{**values, **changes})
 
