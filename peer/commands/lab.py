@@ -35,7 +35,8 @@ from simulation.lab.engine import Run
 from simulation.lab.entries import ENTRIES, Case, Entry, Outcomes, Scale, entry
 from simulation.processes import resolve_jobs
 
-STEPS, QUICK_STEPS, FEWEST_STEPS = 240, 18, 12
+STEPS, QUICK_STEPS, FEWEST_STEPS = 960, 18, 12
+"""At 240 steps the small model is still on its first plateau, where any noise helps (docs/experiments.md)."""
 ROUND: Final = 20
 """H, or a third of the steps where that is less."""
 WIDTH: Final = 80

@@ -186,7 +186,7 @@ QUESTIONS = (
     Entry("fragment-size", "One layer to half the depth, and mixed", "How small may a fragment be?", _fragment_size,
           best, columns=("loss", "peak_bits", "norm ratio"), x_label="layers"),
     Entry("sync-every", "H from 5 to 1,000", "How long may a round be?", _sync_every, best, columns=("loss", "bits_up"),
-          x_label="H", log_x=True, longer=9),
+          x_label="H", log_x=True, longer=3),
     Entry("adaptive", "One of four at half speed", "Is it better to wait, to take what there is, or to do without?",
           _adaptive, judged(Claim("adaptive", "static, all wait"), Claim("adaptive", "without the slow one"))),
     Entry("shards-differ", "Shards that differ in distribution", "What does it cost if each replica reads other books?",

@@ -85,7 +85,7 @@ def test_cases_can_be_made_at_any_size(name: str) -> None:
 
 def test_sync_every_reaches_a_thousand() -> None:
     chosen = ENTRIES["sync-every"]
-    assert [case.x for case in chosen.cases(Scale(240 * chosen.longer, 20, 4, 6))][-1] == 1000
+    assert [case.x for case in chosen.cases(Scale(960 * chosen.longer, 20, 4, 6))][-1] == 1000
 
 
 @pytest.mark.parametrize("name", [e.name for e in ENTRIES.values() if isinstance(e.judge, Judged)])
