@@ -44,11 +44,11 @@ class Namespaces:
 
     def __init__(self, mbit: float) -> None:
         """SystemExit where this machine cannot do it."""
-        self._made = _namespaces()
+        made = _namespaces()
         self._mbit = mbit
         try:
-            self._internet = self._made.Internet()
-        except self._made.Unavailable as error:
+            self._internet = made.Internet()
+        except made.Unavailable as error:
             raise SystemExit(f"this machine cannot run it: {error}") from error
 
     def start_entry(self, *arguments: str) -> subprocess.Popen[str]:

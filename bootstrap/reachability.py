@@ -129,8 +129,10 @@ def _believed(given: Sequence[Answer], cached: Sequence[Answer]) -> list[Answer]
     """
     if not given and not cached:
         return []
-    away = [(distance(_address(answer.host, 1)), answer) for answer in [*given, *cached]]
-    furthest = [answer for far, answer in away if far == min(away, key=lambda one: one[0])[0]]
+    by_distance: dict[int, list[Answer]] = {}
+    for answer in [*given, *cached]:
+        by_distance.setdefault(distance(_address(answer.host, 1)), []).append(answer)
+    furthest = by_distance[min(by_distance)]
     if named := [answer for answer in furthest if answer in given]:
         return named
     ((host, votes),) = Counter(answer.host for answer in furthest).most_common(1)

@@ -120,7 +120,7 @@ class Outer:
         while True:
             known = len(self.node.roster.neighbours)
             joined = self._rendezvous.joined.is_set()
-            with self._boundary("look for others in the DHT", also=ProtocolError):
+            with self._boundary("look for others in the DHT", but=()):
                 records = await self._rendezvous.find(self.node.ledger.run)
                 self.dht_bytes += sum(map(len, records))
                 self._learn(records)
@@ -289,14 +289,13 @@ class Outer:
         return error
 
     @contextmanager
-    def _boundary(self, what: str, *, also: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        """Any error but a ProtocolError (with `also`, that as well) ends here: logged the first time it happens while
-        doing this, and counted."""
+    def _boundary(self, what: str, *, but: type[Exception] | tuple[()] = ProtocolError) -> Iterator[None]:
+        """Any error `but` these ends here: logged the first time it happens while doing this, and counted."""
         try:
             yield
-        except Exception as error:
-            if isinstance(error, ProtocolError) and not isinstance(error, also):
-                raise
+        except but:
+            raise
+        except Exception:
             self.errors[what] += 1
             if self.errors[what] == 1:
                 log.exception("could not %s; this peer goes on, and says no more about such errors", what)

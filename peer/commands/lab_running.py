@@ -48,12 +48,13 @@ def run_all(
     wanted = dict.fromkeys(run for runs in plans.values() for run in runs)
     missing = [run for run in wanted if results.find(run.recipe, run.seed) is None]
     left = {name: set(runs) & set(missing) for name, runs in plans.items()}
+    jobs = max(1, min(jobs, len(missing)))
     progress = Progress(len(wanted), missing, jobs=jobs, quiet=quiet)
     if missing:
         progress.begin(workload_for(setting))
     tasks = [partial(history_of, setting, run) for run in missing]
     yield from _ready(left)
-    with processes(max(1, min(jobs, len(tasks)))) as each:
+    with processes(jobs) as each:
         for index, history in each(tasks):
             run = missing[index]
             results.keep(run.recipe, run.seed, history)
@@ -88,7 +89,7 @@ class Progress:
         self._left = len(missing)
         self._cost = sum(run.cost for run in missing)
         self._missing = missing
-        self._jobs = max(1, min(jobs, len(missing)))
+        self._jobs = jobs
         self._pace = 0.0
         """Seconds of an inner step with all processes at work, evaluations included."""
         self._began = clock.monotonic()

@@ -180,8 +180,7 @@ class Run:
     def _settle(self) -> None:
         """One more window for each fragment, merged at once."""
         for index in self._fragments:
-            self._start(Window(index, self.step))
-            flight = self._flights.pop()
+            flight = self._started(Window(index, self.step))
             for replica in self._replicas:
                 self._merge_one(flight, replica)
 
@@ -234,13 +233,13 @@ class Run:
         yield from schedule.opening(self.step)
 
     def _open(self) -> None:
-        for window in self._opening():
-            self._start(window)
+        self._flights.extend(map(self._started, self._opening()))
 
-    def _start(self, window: Window) -> None:
+    def _started(self, window: Window) -> Flight:
+        """What everyone who can sends in a window."""
         sent = {replica.index: made for replica in self._replicas if (made := self._contribution(replica, window))}
         self._note(window, sent)
-        self._flights.append(Flight(window, sent, {replica.index for replica in self._replicas}))
+        return Flight(window, sent, {replica.index for replica in self._replicas})
 
     def _contribution(self, replica: Replica, window: Window) -> Contribution | None:
         """Δ, sent. None of a replica that is away, diverged, or has not trained since its last."""

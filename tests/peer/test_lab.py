@@ -27,7 +27,7 @@ from simulation.json_numbers import finite_throughout
 from simulation.lab import presenting
 from simulation.lab.engine import Run
 from simulation.lab.entries import entry
-from simulation.lab.entries.entry import best
+from simulation.lab.entries.judging import best
 from simulation.lab.history import History
 from simulation.lab.methods import method
 from simulation.lab.recipe import Recipe

@@ -108,6 +108,14 @@ def pulls(bench: Bench) -> list[tuple[bytes, int]]:
     return [(to, message.chunk) for to, message in bench.sends() if isinstance(message, Pull)]
 
 
+def asked_of_two(bench: Bench) -> bytes:
+    """A and B both have more of chunk 0: whom it was asked of."""
+    for donor in (A, B):
+        bench.repair.heard_heads(donor, ahead(0), 0.0)
+    ((first, _),) = pulls(bench)
+    return first
+
+
 def test_a_donor_gets_two_pulls_at_a_time_and_the_next_donor_the_others() -> None:
     bench = Bench()
     bench.repair.heard_heads(A, ahead(*range(CHUNKS)), 0.0)
@@ -133,9 +141,7 @@ def test_a_chunk_is_asked_for_once_a_patience() -> None:
 
 def test_a_donor_of_whom_nothing_comes_is_replaced_and_what_it_sends_late_is_taken() -> None:
     bench = Bench()
-    for donor in (A, B):
-        bench.repair.heard_heads(donor, ahead(0), 0.0)
-    ((first, _),) = pulls(bench)
+    first = asked_of_two(bench)
     limit = 2 * bench.repair.patience
     bench.repair.handle_timer(limit)
     ((second, _),) = pulls(bench)
@@ -164,9 +170,7 @@ def test_a_donor_that_brings_something_is_waited_for() -> None:
 def test_links_that_have_no_place_do_not_put_a_donors_end_off() -> None:
     """An owner closes window after window of the chunk that it was asked for; our request was lost."""
     bench = Bench()
-    for donor in (A, B):
-        bench.repair.heard_heads(donor, ahead(0), 0.0)
-    ((first, _),) = pulls(bench)
+    first = asked_of_two(bench)
     limit = 2 * bench.repair.patience
     for part in range(1, 8):
         bench.repair.heard_from(first, 0, placed=False, whole=False, now=limit * part / 8)
@@ -194,9 +198,7 @@ def test_what_a_lost_donor_was_to_give_comes_from_another_at_once() -> None:
 
 def test_a_donor_that_is_busy_is_asked_later_and_another_now() -> None:
     bench = Bench()
-    for donor in (A, B):
-        bench.repair.heard_heads(donor, ahead(0), 0.0)
-    ((first, _),) = pulls(bench)
+    first = asked_of_two(bench)
     bench.repair.heard_busy(first, Busy(0, 5000), 0.1)
     ((second, _),) = pulls(bench)
     assert second != first

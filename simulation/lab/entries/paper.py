@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from simulation.lab.compression.compared import COMPARED
-from simulation.lab.entries.entry import Bound, Case, Claim, Entry, Scale, judged
+from simulation.lab.entries.entry import Case, Entry, Scale
+from simulation.lab.entries.judging import Bound, Claim, judged
 from simulation.lab.methods import method
 from simulation.lab.recipe import Recipe
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.lab.entries.entry import Case, Claim, Entry, Scale, best, best_early, best_for_bytes, judged
+from simulation.lab.entries.entry import Case, Entry, Scale
+from simulation.lab.entries.judging import Claim, best, best_early, best_for_bytes, judged
 from simulation.lab.entries.paper import compared
 from simulation.lab.methods import METHODS, method
 from simulation.lab.recipe import Away

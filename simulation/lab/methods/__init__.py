@@ -69,7 +69,8 @@ METHODS: dict[str, Method] = {
         "exchange": "pairs", "outer_momentum": 0.5, "outer_lr": 0.7}),
     "delayed-nesterov": Method("contributions one by one, momentum once in M", "2401.09135", {"exchange": "arrivals"}),
     "late": Method("streaming, merged half a round after", "2501.18512, 2.3", {}, half_a_round_late=True),
-    "eager": Method("the same, a replica's own Δ being fresh", "2502.12996", {"exchange": "eager"}, True),
+    "eager": Method("the same, a replica's own Δ being fresh", "2502.12996", {
+        "exchange": "eager"}, half_a_round_late=True),
     "sparse-loco": Method("the greatest values in two bits, no momentum", "2508.15706", {
         **_WHOLE, "up": "sparse-loco", "down": "none", "outer_lr": 1.0, "outer_momentum": 0.0}),
     "sparta": Method("a random share of the values is averaged, often", "openreview stFPf3gzq1", {

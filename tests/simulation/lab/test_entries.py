@@ -11,7 +11,8 @@ from protocol.errors import UserError
 from simulation.lab import presenting
 from simulation.lab.compression import compression
 from simulation.lab.entries import ENTRIES, Scale, entry
-from simulation.lab.entries.entry import (
+from simulation.lab.entries.entry import Entry, value
+from simulation.lab.entries.judging import (
     NOT_HERE,
     NOT_REPRODUCED,
     REPRODUCED,
@@ -19,13 +20,11 @@ from simulation.lab.entries.entry import (
     WITHIN_NOISE,
     Bound,
     Claim,
-    Entry,
     Judged,
     best,
     best_early,
     best_for_bytes,
     judged,
-    value,
 )
 
 ASKED = {
