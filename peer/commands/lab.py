@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from peer.commands.lab_manifest import recipe_of, workload_of
-from peer.commands.lab_results import Results
-from peer.commands.lab_running import Planned, run_all
+from peer.commands.lab_results import Planned, Results
+from peer.commands.lab_running import run_all
 from peer.commands.lab_workload import MODELS, Setting
 from peer.commands.places import usable_folder
 from peer.data import load_corpus
@@ -159,8 +159,7 @@ class _Lab:
     def run(self, chosen: Sequence[Entry]) -> int:
         """All runs of these entries that are not there yet, entry by entry, each followed by its answer."""
         cases = {each.name: self._cases(each) for each in chosen}
-        plans = {name: [Planned(case.recipe, seed) for case in several for seed in range(self._seeds)]
-                 for name, several in cases.items()}  # fmt: skip
+        plans = {each.name: [run for case in cases[each.name] for run in self._runs(each, case)] for each in chosen}
         answers: list[dict[str, Any]] = []
         ready = run_all(plans, self._setting, self._results, jobs=self._jobs, quiet=self._options.json)
         with closing(ready):
@@ -183,9 +182,12 @@ class _Lab:
             )
         )
 
+    def _runs(self, chosen: Entry, case: Case) -> list[Planned]:
+        return [Planned(case.recipe, seed, chosen.evaluations) for seed in range(self._seeds)]
+
     def _answer(self, chosen: Entry, cases: Sequence[Case]) -> dict[str, Any]:
         outcomes: Outcomes = {
-            case.label: [history for seed in range(self._seeds) if (history := self._results.find(case.recipe, seed))]
+            case.label: [history for run in self._runs(chosen, case) if (history := self._results.find(run))]
             for case in cases
         }
         answer = {**self._about(), **presenting.as_json(chosen, cases, outcomes)}

@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from peer import clock
-from peer.commands.lab_results import Results
+from peer.commands.lab_results import Planned, Results
 from peer.commands.lab_workload import Setting, workload_for
 from simulation.lab.engine import Run
 from simulation.lab.history import History
-from simulation.lab.recipe import Recipe
 from simulation.lab.workload import Workload
 from simulation.processes import processes
 
 LINE_EVERY: Final = 10.0
 """Seconds between two lines of progress where nobody watches a terminal."""
 MEASURED_STEPS: Final = 3
-EVALUATIONS: Final = 12
-"""During a run; three more follow at its end."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A run to do."""
-
-    recipe: Recipe
-    seed: int
-
-    @property
-    def cost(self) -> float:
-        """Inner steps."""
-        speeds = [self.recipe.speeds[min(index, len(self.recipe.speeds) - 1)] for index in range(self.recipe.replicas)]
-        return self.recipe.steps * sum(speeds)
+EVALUATIONS_AT_THE_END: Final = 3
 
 
 def run_all(
@@ -46,7 +29,7 @@ def run_all(
     Close it: that ends what is under way. Raises BrokenProcessPool if a process was killed.
     """
     wanted = dict.fromkeys(run for runs in plans.values() for run in runs)
-    missing = [run for run in wanted if results.find(run.recipe, run.seed) is None]
+    missing = [run for run in wanted if results.find(run) is None]
     left = {name: set(runs) & set(missing) for name, runs in plans.items()}
     jobs = max(1, min(jobs, len(missing)))
     progress = Progress(len(wanted), missing, jobs=jobs, quiet=quiet)
@@ -57,7 +40,7 @@ def run_all(
     with processes(jobs) as each:
         for index, history in each(tasks):
             run = missing[index]
-            results.keep(run.recipe, run.seed, history)
+            results.keep(run, history)
             progress.ended(run, next(iter(left)))
             for runs in left.values():
                 runs.discard(run)
@@ -75,7 +58,7 @@ def _ready(left: dict[str, set[Planned]]) -> Iterator[str]:
 
 def history_of(setting: Setting, run: Planned) -> History:
     """Do one run, here."""
-    every = max(1, run.recipe.steps // EVALUATIONS)
+    every = max(1, run.recipe.steps // run.evaluations)
     return Run(run.recipe, workload_for(setting), run.seed, evaluate_every=every).run()
 
 
@@ -108,9 +91,12 @@ class Progress:
         steps = clock.monotonic() - began
         began = clock.monotonic()
         workload.evaluate(recipe, run.outer())
-        evaluation = (clock.monotonic() - began) * (EVALUATIONS + 3)
+        evaluation = clock.monotonic() - began
         self._pace = steps / (MEASURED_STEPS * recipe.replicas)
-        seconds = (self._pace * self._cost + evaluation * self._left) / self._jobs
+        seconds = (
+            self._pace * self._cost
+            + evaluation * sum(run.evaluations + EVALUATIONS_AT_THE_END for run in self._missing)
+        ) / self._jobs
         self._pace = seconds / self._cost
         there = self._total - self._left
         self._say(f"Runs: {self._total}, done before: {there}; the others take about {duration(seconds)}.")

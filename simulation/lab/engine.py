@@ -10,6 +10,7 @@ Not vectorized over replicas: torch.func's vmap over stacked parameters was meas
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from aggregation.fragments import Chunk
 from aggregation.outer import merge, outer_gradient
 from protocol.errors import UserError
 from protocol.schedule import Window
-from simulation.lab.compression import compression
+from simulation.lab.compression import compression, draws_in_common
 from simulation.lab.compression.base import Compression
 from simulation.lab.history import History, similarities
 from simulation.lab.methods import EVERY_STEP, exchange
@@ -42,26 +43,30 @@ Memory = dict[tuple[int, str], dict[str, Tensor]]
 class Way:
     """One direction of the traffic of one replica: its compression, what it remembers, the bits so far."""
 
-    def __init__(self, how: Compression, seed: int, share: float) -> None:
-        """`share` of the values travels; the receiver knows which."""
+    def __init__(self, how: Compression, seed: int, share: float, *, common: int | None) -> None:
+        """`share` of the values travels; the receiver knows which. Random numbers are from `seed`; with `common`, the
+        run's, they begin anew in each window, so that every way of the run draws the same ones."""
         self.bits = 0.0
         self._how = how
         self._share = share
         self._memory: Memory = {}
+        self._common = common
         self._generator = torch.Generator().manual_seed(seed)
 
     def send(
-        self, fragment: int, values: Tensor, parts: Sequence[tuple[str, tuple[int, ...]]], *, part: float = 1.0
+        self, window: Window, values: Tensor, parts: Sequence[tuple[str, tuple[int, ...]]], *, part: float = 1.0
     ) -> Tensor:
-        """What arrives of a flat fragment that is compressed in these parts (name, shape).
+        """What arrives of a window's flat fragment that is compressed in these parts (name, shape).
 
         Its bits count for a `part` of the replicas, where not all are at this end of the way.
         """
+        if self._common is not None:
+            self._generator.manual_seed(_seed_of(self._common, window))
         ends = list(running_sums(prod(shape) for _, shape in parts))
         pieces = []
         for (name, shape), end in zip(parts, ends, strict=True):
             piece = values[end - prod(shape) : end].view(shape)
-            memory = self._memory.setdefault((fragment, name), {})
+            memory = self._memory.setdefault((window.fragment, name), {})
             pieces.append(self._sent(piece, memory, part * self._share).reshape(-1))
         return torch.cat(pieces)
 
@@ -73,6 +78,12 @@ class Way:
             return torch.full_like(piece, torch.nan)
         self.bits += sent.bits * counted
         return sent.values
+
+
+def _seed_of(run: int, window: Window) -> int:
+    """What all replicas draw from in one window of a run."""
+    digest = hashlib.sha256(f"lab {run} {window.fragment} {window.due}".encode()).digest()
+    return int.from_bytes(digest[:7])
 
 
 @dataclass
@@ -134,7 +145,11 @@ class Run:
         except ValueError as error:
             raise UserError(str(error)) from error
         share = recipe.share if "subsets" in recipe.exchange else 1.0
-        return lambda index: Way(up, seed * 1000 + index + 1, share), Way(down, seed * 1000, share)
+        common = [seed if draws_in_common(how) else None for how in (recipe.up, recipe.down)]
+        return (
+            lambda index: Way(up, seed * 1000 + index + 1, share, common=common[0]),
+            Way(down, seed * 1000, share, common=common[1]),
+        )
 
     def _chunks(self) -> tuple[Chunk, ...]:
         block = self.recipe.block
@@ -252,7 +267,7 @@ class Run:
         delta = outer_gradient(self.exchange.base(replica.index, fragment), replica.trainee.read(fragment))
         if not bool(delta.isfinite().all()):
             return None  # as a peer does
-        values = replica.way.send(fragment, delta, self._parts(fragment))
+        values = replica.way.send(window, delta, self._parts(fragment))
         if not bool(values.isfinite().all()):
             return None
         arrived = tuple(self._happens(1 - self.recipe.drop) for _ in self._chunks_of[fragment])
@@ -264,8 +279,8 @@ class Run:
             return [(name, self._layout.shapes[name]) for name in whole.names]
         return [("", (whole.numel,))]
 
-    def _receive(self, fragment: int, mean: Tensor, receivers: int) -> Tensor:
-        return self._down.send(fragment, mean, self._parts(fragment), part=receivers / len(self._replicas))
+    def _receive(self, window: Window, mean: Tensor, receivers: int) -> Tensor:
+        return self._down.send(window, mean, self._parts(window.fragment), part=receivers / len(self._replicas))
 
     def _pass_on(self, fragment: int, senders: int) -> None:
         bits = FP32_BITS * self._layout.fragments[fragment].numel * senders / len(self._replicas)
@@ -298,7 +313,7 @@ class Run:
         flight.waiting.remove(replica.index)
         fragment = flight.window.fragment
         if flight.closed is None:
-            flight.closed = self.exchange.close(fragment, flight.sent)
+            flight.closed = self.exchange.close(flight.window, flight.sent)
         if self._is_away(replica.index) or not flight.closed:
             return
         local = replica.trainee.read(fragment)

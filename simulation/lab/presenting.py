@@ -18,6 +18,8 @@ HEADINGS = {
     "bits_down": "MB received",
     "peak_bits": "peak kB",
     "norm ratio": "‖mean Δ‖/‖Δ‖",
+    "norm 0": "‖Δ‖ of 0",
+    "norm 1": "‖Δ‖ of 1",
 }
 _DIVISORS = {"bits_up": 8e6, "bits_down": 8e6, "peak_bits": 8e3}
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 
 from peer.cli import run
 from peer.commands import lab_running
-from peer.commands.lab_results import Results
+from peer.commands.lab_results import Planned, Results
 from peer.commands.lab_workload import SMALL, TextWorkload
 from peer.data import Corpus, split
 from peer.manifest_file import read_manifest
@@ -139,15 +139,16 @@ def test_sizes_are_runs_of_layers_in_order_of_depth() -> None:
 
 
 def test_results_are_found_again_by_what_was_run(tmp_path: Path) -> None:
-    results, recipe = Results(tmp_path, {"model": "small"}), Recipe()
-    assert results.find(recipe, 0) is None
-    kept = results.keep(recipe, 0, History(loss=float("nan"), train=[1.0, float("inf")], outer=[(1, 2.0)]))
+    results, planned = Results(tmp_path, {"model": "small"}), Planned(Recipe(), 0, 12)
+    assert results.find(planned) is None
+    kept = results.keep(planned, History(loss=float("nan"), train=[1.0, float("inf")], outer=[(1, 2.0)]))
     assert kept["loss"] is None and kept["train"] == [1.0, None] and kept["outer"] == [[1, 2.0]]
-    assert results.find(recipe, 0) == kept and results.find(recipe, 1) is None
-    assert Results(tmp_path, {"model": "tiny"}).find(recipe, 0) is None
+    assert results.find(planned) == kept and results.find(replace(planned, seed=1)) is None
+    assert results.find(replace(planned, evaluations=48)) is None  # another curve
+    assert Results(tmp_path, {"model": "tiny"}).find(planned) is None
     (path,) = (tmp_path / "results").iterdir()
     path.write_text(path.read_text()[:40])
-    assert results.find(recipe, 0) is None
+    assert results.find(planned) is None
 
 
 QUICK = ("--quick", "--data", "stdlib", "--jobs", "1")
@@ -180,11 +181,11 @@ def test_a_stopped_lab_goes_on_where_it_was(
     """Ctrl-C in the second of two seeds: the first stays done."""
     keep, kept = Results.keep, []
 
-    def interrupted(self: Results, recipe: Recipe, seed: int, history: History) -> dict[str, Any]:
+    def interrupted(self: Results, planned: Planned, history: History) -> dict[str, Any]:
         if kept:
             raise KeyboardInterrupt
-        kept.append(seed)
-        return keep(self, recipe, seed, history)
+        kept.append(planned)
+        return keep(self, planned, history)
 
     command = ["lab", "table3", *QUICK, "--steps", "12", "--seeds", "2", "--out", str(tmp_path)]
     with monkeypatch.context() as patch:

@@ -16,7 +16,7 @@ from simulation.lab.compression.random_k import RandomK
 from simulation.lab.compression.sign import Sign
 from simulation.lab.compression.small_floats import E2M0, E2M1
 from simulation.lab.compression.sparse_loco import SparseLoCo
-from simulation.lab.compression.specification import Row, made
+from simulation.lab.compression.specification import Row, base_name, made
 from simulation.lab.compression.top_k import TopK
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "combine",
     "combine_for",
     "compression",
+    "draws_in_common",
     "elect_and_mean",
     "error_feedback",
     "mean",
@@ -48,13 +49,13 @@ COMPRESSIONS: dict[str, Row] = {
     "sign": Row(Sign, first="block"),
     "fed-dropout": Row(Dropout, first="drop", preset={"rescale": False}),
     "dare": Row(Dropout, first="drop", preset={"rescale": True}),
-    "random-k": Row(RandomK, first="share"),
+    "random-k": Row(RandomK, first="share", common=True),
     "top-k": Row(TopK, first="share"),
     "ties": Row(TopK, first="share", defaults={"share": 0.2}),
     "sparse-loco": Row(SparseLoCo, first="kept"),
-    "power-sgd": Row(PowerSGD, first="rank"),
-    "power-sgd-4bit": Row(PowerSGD, first="rank", preset={"factors": "int4"}),
-    "cocktail": Row(Cocktail, first="random"),
+    "power-sgd": Row(PowerSGD, first="rank", common=True),
+    "power-sgd-4bit": Row(PowerSGD, first="rank", preset={"factors": "int4"}, common=True),
+    "cocktail": Row(Cocktail, first="random", common=True),
 }
 
 
@@ -64,3 +65,9 @@ def compression(name: str) -> Compression:
     Raises ValueError on an unknown name, listing the known ones, and on a parameter that is unknown or out of range.
     """
     return made(name, COMPRESSIONS)
+
+
+def draws_in_common(name: str) -> bool:
+    """Whether all replicas are to draw the same random numbers in one window: the values of random-k and CocktailSGD,
+    of which a mean is then one of values that all have sent, and the first basis of PowerSGD."""
+    return COMPRESSIONS[base_name(name)].common

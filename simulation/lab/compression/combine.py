@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from simulation.lab.compression.specification import base_name
+
 
 class Combine(Protocol):
     """Combines what an owner decoded of several replicas (`Sent.values`), with positive weights of any sum."""
@@ -68,4 +70,4 @@ def combine(name: str) -> Combine:
 
 def combine_for(compression: str) -> Combine:
     """The way that belongs to a compression: election for "ties", the mean for every other."""
-    return elect_and_mean if compression.split("+")[0].split(":")[0] == "ties" else mean
+    return elect_and_mean if base_name(compression) == "ties" else mean

@@ -28,6 +28,8 @@ class Row:
     """Parameters that belong to the name and cannot be chosen."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Parameters whose default under this name differs from the dataclass's."""
+    common: bool = False
+    """All replicas are to draw the same random numbers in one window."""
 
 
 def made(text: str, rows: Mapping[str, Row]) -> Compression:
@@ -37,6 +39,11 @@ def made(text: str, rows: Mapping[str, Row]) -> Compression:
     for wrapper in wrappers:
         inner = _wrapped(inner, wrapper, text)
     return inner
+
+
+def base_name(text: str) -> str:
+    """The NAME alone."""
+    return text.split("+")[0].split(":")[0]
 
 
 def _base(text: str, rows: Mapping[str, Row]) -> Compression:

@@ -92,13 +92,16 @@ class Entry:
     """What is drawn: loss, or cosine (by layer, over the run)."""
     longer: int = 1
     """How many times the usual number of steps it needs."""
+    evaluations: int = 12
+    """Of the outer parameters during a run: the points of its curve."""
 
 
 def value(outcome: Outcome, what: str) -> float:
     """A number of an outcome; infinite for a loss that was not finite, since the run diverged; NaN if not measured.
 
-    Cosines are means over the first or last quarter of the run, or over all of it. `norm ratio` is ‖Δ̄‖ / ‖Δ‖. `early`
-    is the loss after a quarter of the run, `bytes` what a replica sends and receives.
+    Cosines are means over the first or last quarter of the run, or over all of it. `norm P` is ‖Δ‖ of fragment P and
+    `norm ratio` ‖Δ̄‖ / ‖Δ‖, means over the run. `early` is the loss after a quarter of the run, `bytes` what a replica
+    sends and receives.
     """
     if what.startswith("cosine "):
         return _cosine(outcome, what.removeprefix("cosine "))
@@ -110,6 +113,10 @@ def value(outcome: Outcome, what: str) -> float:
     if what == "norm ratio":
         ratios = [mean / each for _, _, each, mean in outcome["norms"] if each and mean is not None]
         return fmean(ratios) if ratios else float("nan")
+    if what.startswith("norm "):
+        of = int(what.removeprefix("norm "))
+        norms = [each for _, fragment, each, _ in outcome["norms"] if fragment == of and each is not None]
+        return fmean(norms) if norms else float("nan")
     return _number(outcome[what])
 
 

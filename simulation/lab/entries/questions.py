@@ -199,7 +199,7 @@ QUESTIONS = (
     Entry("stress", "A death, a partition, a straggler", "What do they cost?", _stress, judged(
         Claim("one dies after a third", "three from the start", within=0.005),
         Claim("one is cut off for 2H", "nothing happens", within=0.005),
-        Claim("one is ten times slower", "three from the start", within=0.005))),
+        Claim("one is ten times slower", "three from the start", within=0.005)), evaluations=48),
     _asked("rounding"),
     _asked("block-size"),
     _asked("error-feedback"),

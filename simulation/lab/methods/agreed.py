@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from aggregation.outer import ChunkState, state_digest
+from protocol.schedule import Window
 from simulation.lab.methods.exchange import Sent, Setting, chunk_means
 from simulation.lab.methods.outer import OUTER
 
@@ -24,14 +25,15 @@ class Agreed:
     def base(self, replica: int, fragment: int) -> Tensor:
         return self._anchors[fragment]
 
-    def close(self, fragment: int, sent: Sent) -> set[int]:
+    def close(self, window: Window, sent: Sent) -> set[int]:
+        fragment = window.fragment
         means = list(chunk_means(self.setting, fragment, sent))
         if not means:
             return set()
         flat = torch.zeros_like(self._anchors[fragment])
         for _, chunk, mean in means:
             flat[chunk.start : chunk.stop] = mean
-        received = self.setting.receive(fragment, flat, self.setting.recipe.replicas)
+        received = self.setting.receive(window, flat, self.setting.recipe.replicas)
         anchor = self._anchors[fragment].clone()
         for _, chunk, _ in means:
             part = slice(chunk.start, chunk.stop)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from protocol.schedule import Window
 from simulation.lab.methods.exchange import Sent, Setting, whole
 
 
@@ -28,10 +29,11 @@ class Arrivals:
     def base(self, replica: int, fragment: int) -> Tensor:
         return self._pulled[replica][fragment]
 
-    def close(self, fragment: int, sent: Sent) -> set[int]:
+    def close(self, window: Window, sent: Sent) -> set[int]:
+        fragment = window.fragment
         here = whole(sent)
         for replica in sorted(here, key=lambda replica: (-here[replica].tokens, replica)):
-            self._arrive(fragment, self.setting.receive(fragment, here[replica].values, 1))
+            self._arrive(fragment, self.setting.receive(window, here[replica].values, 1))
             self._pulled[replica][fragment] = self._anchors[fragment]
         return set(range(len(self.setting.chunks[fragment]))) if here else set()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from aggregation.outer import outer_gradient
+from protocol.schedule import Window
 from simulation.lab.methods.agreed import Agreed
 from simulation.lab.methods.exchange import Sent, Setting, weighed
 
@@ -24,10 +25,11 @@ class Eager(Agreed):
         assert setting.recipe.outer == "nesterov", setting.recipe.outer
         self._before: dict[int, tuple[Tensor, Sent, float]] = {}
 
-    def close(self, fragment: int, sent: Sent) -> set[int]:
+    def close(self, window: Window, sent: Sent) -> set[int]:
+        fragment = window.fragment
         momentum = self.setting.momentum(self._rounds[fragment])
         self._before[fragment] = self._anchors[fragment], sent, momentum
-        return super().close(fragment, sent)
+        return super().close(window, sent)
 
     def target(self, replica: int, fragment: int, local: Tensor) -> Tensor:
         before, sent, momentum = self._before[fragment]

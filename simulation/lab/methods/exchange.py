@@ -12,11 +12,12 @@ from torch import Tensor
 from aggregation.fragments import Chunk
 from aggregation.outer import accumulate
 from protocol.ledger import weights
+from protocol.schedule import Window
 from simulation.lab.compression.combine import combine_for, mean
 from simulation.lab.recipe import Recipe
 
-Receive = Callable[[int, Tensor, int], Tensor]
-"""(fragment, mean, number of replicas that get it) -> what they decode of it. Counts the bits."""
+Receive = Callable[[Window, Tensor, int], Tensor]
+"""(window, mean, number of replicas that get it) -> what they decode of it. Counts the bits."""
 PassOn = Callable[[int, int], None]
 """(fragment, number of replicas): counts the bits of as many anchors, exact, that replicas send each other."""
 
@@ -68,8 +69,8 @@ class Exchange(Protocol):
     def base(self, replica: int, fragment: int) -> Tensor:
         """What the replica's Δ is measured from, flat fp32."""
 
-    def close(self, fragment: int, sent: Sent) -> set[int]:
-        """Take a window's contributions; returns the chunks (numbered within the fragment) that have a result."""
+    def close(self, window: Window, sent: Sent) -> set[int]:
+        """Take a window's contributions; returns the chunks (numbered within its fragment) that have a result."""
 
     def target(self, replica: int, fragment: int, local: Tensor) -> Tensor:
         """What the replica, whose parameters are `local` now, mixes in after the fragment's newest window."""

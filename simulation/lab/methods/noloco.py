@@ -7,6 +7,7 @@ import random
 
 from torch import Tensor
 
+from protocol.schedule import Window
 from simulation.lab.methods.exchange import Sent, Setting, average, mean_of, whole
 
 
@@ -24,17 +25,18 @@ class Pairs:
     def base(self, replica: int, fragment: int) -> Tensor:
         return self._anchors[replica][fragment]
 
-    def close(self, fragment: int, sent: Sent) -> set[int]:
+    def close(self, window: Window, sent: Sent) -> set[int]:
         here = list(whole(sent))
         self._chance.shuffle(here)
         for first in range(0, len(here), 2):
-            self._meet(fragment, {replica: sent[replica] for replica in sorted(here[first : first + 2])})
-        self._rounds[fragment] += 1
-        return set(range(len(self.setting.chunks[fragment]))) if here else set()
+            self._meet(window, {replica: sent[replica] for replica in sorted(here[first : first + 2])})
+        self._rounds[window.fragment] += 1
+        return set(range(len(self.setting.chunks[window.fragment]))) if here else set()
 
-    def _meet(self, fragment: int, pair: Sent) -> None:
+    def _meet(self, window: Window, pair: Sent) -> None:
         """One pair, or the one replica that is left over. A pair also exchanges its anchors, uncompressed."""
-        mean = self.setting.receive(fragment, mean_of(self.setting.recipe, pair), len(pair))
+        fragment = window.fragment
+        mean = self.setting.receive(window, mean_of(self.setting.recipe, pair), len(pair))
         if len(pair) > 1:
             self.setting.pass_on(fragment, len(pair))
         middle = average([self._anchors[replica][fragment] for replica in pair])

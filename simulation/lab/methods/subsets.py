@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from protocol.schedule import Window
 from simulation.lab.methods.exchange import Sent, Setting, average, mean_of, whole
 
 
@@ -28,7 +29,8 @@ class Subsets:
     def base(self, replica: int, fragment: int) -> Tensor:
         return self._zeros[fragment]
 
-    def close(self, fragment: int, sent: Sent) -> set[int]:
+    def close(self, window: Window, sent: Sent) -> set[int]:
+        fragment = window.fragment
         here = whole(sent)
         if not here:
             return set()
@@ -38,7 +40,7 @@ class Subsets:
         if self._shuffle:
             self._news[fragment] = self._shuffled(here)
         else:
-            mean = -self.setting.receive(fragment, mean_of(self.setting.recipe, here), len(here))
+            mean = -self.setting.receive(window, mean_of(self.setting.recipe, here), len(here))
             self._news[fragment] = dict.fromkeys(here, mean)
         for replica, contribution in here.items():
             self._latest[fragment][replica] = torch.where(mask, self._news[fragment][replica], -contribution.exact)

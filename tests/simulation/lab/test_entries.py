@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isnan
 from typing import Any
 
 import pytest
@@ -189,6 +190,14 @@ def test_cosines_of_an_outcome() -> None:
     assert value(outcome, "cosine end") == pytest.approx(0.65)
     assert value(outcome, "cosine others") == pytest.approx(0.3)
     assert value(outcome, "cosine 0") == 0.9
+
+
+def test_norms_of_an_outcome() -> None:
+    """[step, fragment, mean ‖Δ‖, ‖Δ̄‖] of each window; None where a run had diverged."""
+    outcome = {"norms": [[10, 0, 4.0, 2.0], [15, 1, 8.0, 2.0], [20, 0, 2.0, 2.0], [25, 0, None, None]]}
+    assert value(outcome, "norm 0") == 3.0 and value(outcome, "norm 1") == 8.0
+    assert value(outcome, "norm ratio") == pytest.approx((0.5 + 0.25 + 1.0) / 3)
+    assert isnan(value(outcome, "norm 2"))
 
 
 def test_rows_json_and_chart_of_an_answer() -> None:

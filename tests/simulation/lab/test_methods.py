@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from protocol.errors import UserError
+from protocol.schedule import Window
 from simulation.lab.descent import Descent, walked
 from simulation.lab.engine import Run
 from simulation.lab.methods import METHODS, method
@@ -138,7 +139,7 @@ def test_fedpart_trains_only_what_is_due_next() -> None:
     assert outer(made, 1) == pytest.approx(walked(0.0, 1.0, 2))
 
 
-def received(fragment: int, mean: torch.Tensor, receivers: int) -> torch.Tensor:
+def received(window: Window, mean: torch.Tensor, receivers: int) -> torch.Tensor:
     return mean
 
 
@@ -164,7 +165,7 @@ def test_noloco_pairs_pull_their_anchors_together() -> None:
     pairs = Pairs(setting(recipe))
     anchors, velocities = [0.0] * 4, [0.0] * 4
     for deltas in ((1.0, 2.0, 3.0, 4.0), (-1.0, 0.0, 2.0, 5.0)):
-        pairs.close(0, {m: contribution(delta) for m, delta in enumerate(deltas)})
+        pairs.close(Window(0, 1), {m: contribution(delta) for m, delta in enumerate(deltas)})
         found = [float(pairs.base(m, 0)[0]) for m in range(4)]
         met = {
             (a, b): velocity
@@ -218,7 +219,7 @@ def test_subsets_move_only_their_share(shuffle: bool) -> None:
     recipe = Recipe(replicas=3, share=0.5, fragments=1, mixing=(0.0,))
     subsets = Subsets(setting(recipe), shuffle=shuffle)
     locals_ = [torch.full((32,), float(m)) for m in range(3)]
-    subsets.close(0, {m: contribution(-float(m)) for m in range(3)})
+    subsets.close(Window(0, 1), {m: contribution(-float(m)) for m in range(3)})
     targets = torch.stack([subsets.target(m, 0, locals_[m]) for m in range(3)])
     moved = (targets != torch.stack(locals_)).any(dim=0)
     assert 4 < int(moved.sum()) < 28
@@ -332,8 +333,32 @@ def test_an_eager_replica_does_not_take_back_what_was_lost() -> None:
     """Its own contribution did not arrive: the mean is the other's alone, and so is the target."""
     eager = Eager(setting(Recipe(exchange="eager", fragments=1)))
     lost = replace(contribution(1.0), arrived=(False,))
-    eager.close(0, {0: lost, 1: contribution(3.0)})
+    eager.close(Window(0, 1), {0: lost, 1: contribution(3.0)})
     assert torch.equal(eager.target(0, 0, torch.full((32,), -7.0)), eager.outer(0))
+
+
+@pytest.mark.parametrize("down", ["none", "random-k:0.5"])
+def test_all_replicas_draw_the_same_values_of_random_k(down: str) -> None:
+    """So each value moves by the mean of both or not at all; and a result by the same draw loses nothing of it."""
+    recipe = replace(method("fedavg", Recipe(steps=4, sync_every=4)), up="random-k:0.5", down=down)
+    mean = (walked(0.0, 1.0, 4) + walked(0.0, 2.0, 4)) / 2
+    values = run(recipe).outer()[0]
+    moved = values != 0
+    assert int(moved.sum()) == 16 and torch.allclose(values[moved], torch.full((16,), mean))
+    others = run(replace(recipe, up="fed-dropout:0.5", down="none")).outer()[0]
+    assert len(others.unique()) == 4  # there each replica draws for itself: both, either, neither
+
+
+def test_the_common_draw_follows_the_window() -> None:
+    """Not how often a replica has sent: the second of them misses the first window, and still draws as the first."""
+    recipe = replace(method("fedavg", Recipe(steps=8, sync_every=4)), up="random-k:0.5", down="none", mixing=(1.0,))
+    one, two = run(recipe), run(replace(recipe, away=(Away(1, 1, 4),)))
+    first = run(replace(recipe, steps=4))
+    again = (one.outer()[0] != first.outer()[0]).nonzero()
+    assert again.tolist() != first.outer()[0].nonzero().tolist()  # each window has a draw of its own
+    alone = run(replace(recipe, steps=4, away=(Away(1, 1, 4),))).outer()[0]
+    assert torch.equal((two.outer()[0] != alone).nonzero(), again)
+    assert len((two.outer()[0] - alone)[again].unique()) <= 2  # by whether the window before moved it
 
 
 def test_norms_and_cosines_are_of_what_replicas_sent() -> None:
