@@ -194,6 +194,7 @@ class _Lab:
         folder = self._out / chosen.name
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "result.json", json.dumps(answer, indent=1) + "\n")
+        write_atomically(folder / "table.md", presenting.markdown(chosen, outcomes, answer))
         self._plot(folder / "plot.svg", chosen, cases, outcomes)
         if not self._options.json:
             write_line(sys.stdout, self._text(chosen, outcomes, answer))

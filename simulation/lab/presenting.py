@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite, isinf
 from statistics import fmean, stdev
@@ -65,6 +65,25 @@ def _row(entry: Entry, case: Case, outcomes: Sequence[Outcome]) -> dict[str, Any
             "seeds": [finite(value(outcome, column)) for outcome in outcomes],
         }
     return {"label": case.label, "x": case.x, "curve": case.curve, "numbers": numbers, "recipe": asdict(case.recipe)}
+
+
+def markdown(entry: Entry, outcomes: Outcomes, answer: Mapping[str, Any]) -> str:
+    """An answer (`as_json`) as a section of a Markdown page: a heading, the statement and verdict, table, findings."""
+    headings, cells = rows(entry, outcomes)
+    table = [headings, ["---"] * len(headings), *cells]
+    verdict = answer["verdict"]
+    return (
+        "\n".join(
+            [
+                f"## `{entry.name}`: {entry.title}\n",
+                f"{entry.statement} **{verdict[0].upper()}{verdict[1:]}.**\n",
+                *(f"| {' | '.join(line)} |" for line in table),
+                "",
+                *(f"- {line}" for line in answer["findings"]),
+            ]
+        ).rstrip()
+        + "\n"
+    )
 
 
 def chart(entry: Entry, cases: Sequence[Case], outcomes: Outcomes, note: str) -> Chart:

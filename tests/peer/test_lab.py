@@ -164,6 +164,7 @@ def test_an_entry_leaves_its_answer_and_is_not_run_twice(
     assert max(map(len, captured.out.splitlines())) <= 80
     assert "Runs: 1, done before: 0;" in captured.err
     answer = json.loads((tmp_path / "table3" / "result.json").read_text())
+    assert (tmp_path / "table3" / "table.md").read_text().startswith("## `table3`: ")
     assert answer["verdict"] == "too few seeds" and answer["seeds"] == 1 and len(answer["rows"]) == 1
 
     def no_run(*_: object, **__: object) -> None:

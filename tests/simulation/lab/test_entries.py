@@ -213,6 +213,24 @@ def test_rows_json_and_chart_of_an_answer() -> None:
     assert chart.series[0].xs == [0.0, 1.0, 2.0, 5.0, 10.0]
 
 
+def test_an_answer_as_markdown() -> None:
+    chosen = Entry("an-entry", "A title", "A statement.", lambda _: [], best, columns=("loss", "bits_up"))
+    rows = {"one": [{"loss": 1.5, "bits_up": 8e6}], "two": [{"loss": None, "bits_up": 16e6}]}
+    page = presenting.markdown(chosen, rows, presenting.as_json(chosen, [], rows))
+    assert page.splitlines() == [
+        "## `an-entry`: A title",
+        "",
+        "A statement. **Too few seeds.**",
+        "",
+        "|  | loss | ± | MB sent |",
+        "| --- | --- | --- | --- |",
+        "| one | 1.5000 |  | 1 |",
+        "| two | diverged |  | 2 |",
+        "",
+        "- lowest: one",
+    ]
+
+
 def test_a_chart_over_the_run_has_a_curve_for_each_row() -> None:
     chosen: Entry = ENTRIES["stress"]
     outcomes = {"a": [{"outer": [[3, 2.0], [6, 1.0]]}, {"outer": [[3, 4.0], [6, None]]}]}
