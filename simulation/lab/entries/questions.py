@@ -12,8 +12,9 @@ from simulation.lab.recipe import Away
 
 
 def _methods(scale: Scale) -> list[Case]:
-    """Four replicas, so that pairs are not everyone."""
-    return [Case(name, method(name, scale.base(replicas=4))) for name in METHODS]
+    """Four replicas, so that pairs are not everyone. One alone reads a quarter of what they read."""
+    alone = Case("one replica alone", method("data-parallel", scale.base(replicas=1)))
+    return [alone, *(Case(name, method(name, scale.base(replicas=4))) for name in METHODS)]
 
 
 def _random_subsets(scale: Scale) -> list[Case]:
