@@ -153,6 +153,22 @@ def _first_rounds(scale: Scale) -> list[Case]:
     ]
 
 
+def _outer_rounds(scale: Scale) -> list[Case]:
+    """The same outer numbers in runs of three lengths; each run's inner rate decays over its own length."""
+    lengths = {"short": scale.steps // 16, "middle": scale.steps // 4, "long": scale.steps}
+    return [
+        Case(
+            f"{name}, lr={lr:g} μ={mu:g}",
+            scale.base(steps=steps, outer_lr=lr, outer_momentum=mu),
+            steps // scale.sync_every,
+            f"lr={lr:g} μ={mu:g}",
+        )
+        for name, steps in lengths.items()
+        if scale.fits(scale.sync_every, steps)
+        for lr, mu in ((0.4, 0.9), (0.4, 0.5), (0.7, 0.5), (1.0, 0.0))
+    ]
+
+
 def _asked(name: str) -> Entry:
     title, statement = {
         "low-rank": ("Low rank", "Is PowerSGD, or with 4 bits CocktailSGD, better than E3M0 for its bits?"),
@@ -184,7 +200,11 @@ QUESTIONS = (
     Entry("alpha-tau-lr", "α, τ and the outer rate", "Does α halve the outer learning rate, and should it be doubled?",
           _alpha_tau_lr, best, x_label="τ"),
     Entry("outer-lr", "Outer rate, momentum, rate by fragment", "Which outer numbers are best at this length?",
-          _outer_lr, best, columns=("loss", "norm ratio"), x_label="outer lr"),
+          _outer_lr, best, columns=("loss", "norm ratio", "norm 0", "norm 1"), x_label="outer lr"),
+    Entry("outer-rounds", "Outer numbers for short and long runs", "After how many rounds do the paper's outer numbers "
+          "beat a plain mean?", _outer_rounds, judged(
+              Claim("long, lr=0.4 μ=0.9", "long, lr=0.4 μ=0.5"), Claim("long, lr=0.4 μ=0.9", "long, lr=1 μ=0")),
+          x_label="rounds", log_x=True, longer=4),
     Entry("fragment-size", "One layer to half the depth, and mixed", "How small may a fragment be?", _fragment_size,
           best, columns=("loss", "peak_bits", "norm ratio"), x_label="layers"),
     Entry("sync-every", "H from 5 to 1,000", "How long may a round be?", _sync_every, best, columns=("loss", "bits_up"),
