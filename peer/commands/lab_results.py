@@ -13,7 +13,7 @@ from simulation.json_numbers import finite_throughout
 from simulation.lab.history import History
 from simulation.lab.recipe import Recipe
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Raised when the same recipe would give other numbers: results of before are then not taken for ours."""
 
 

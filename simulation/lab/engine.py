@@ -95,8 +95,10 @@ class Replica:
     way: Way
     samples: int = 0
     steps: int = 0
-    counted: dict[int, int] = field(default_factory=dict)
+    sent: dict[int, int] = field(default_factory=dict)
     """By fragment, the samples at its last contribution."""
+    counted: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By (fragment, chunk), the samples at its last contribution that came into a mean: the others go on weighing."""
 
 
 @dataclass
@@ -187,17 +189,20 @@ class Run:
             self._settle()
         history.loss = self._evaluate(self.outer())
         history.bits_up = fmean(replica.way.bits for replica in self._replicas) + self.passed_on
-        history.bits_down = self._down.bits
+        gathered = (self.recipe.replicas - 1) * history.bits_up
+        history.bits_down = gathered if self.recipe.gather else self._down.bits
         history.steps_taken = [replica.steps for replica in self._replicas]
         history.digest = self.exchange.digest() if isinstance(self.exchange, Agreed) else ""
         return history
 
     def _settle(self) -> None:
-        """One more window for each fragment, merged at once."""
-        for index in self._fragments:
-            flight = self._started(Window(index, self.step))
-            for replica in self._replicas:
-                self._merge_one(flight, replica)
+        """One more window for each fragment, merged at once; and where results come late, those that are under way."""
+        assert self.exchange
+        for _ in range(1 + self.exchange.delay):
+            for index in self._fragments:
+                flight = self._started(Window(index, self.step))
+                for replica in self._replicas:
+                    self._merge_one(flight, replica)
 
     def outer(self) -> list[Tensor]:
         """The outer parameters, flat, by fragment."""
@@ -260,18 +265,19 @@ class Run:
         """Δ, sent. None of a replica that is away, diverged, or has not trained since its last."""
         assert self.exchange
         fragment = window.fragment
-        tokens = replica.samples - replica.counted.get(fragment, 0)
-        if self._is_away(replica.index) or not tokens:
+        if self._is_away(replica.index) or replica.samples == replica.sent.get(fragment, 0):
             return None
-        replica.counted[fragment] = replica.samples
+        replica.sent[fragment] = replica.samples
         delta = outer_gradient(self.exchange.base(replica.index, fragment), replica.trainee.read(fragment))
         if not bool(delta.isfinite().all()):
             return None  # as a peer does
         values = replica.way.send(window, delta, self._parts(fragment))
         if not bool(values.isfinite().all()):
             return None
-        arrived = tuple(self._happens(1 - self.recipe.drop) for _ in self._chunks_of[fragment])
-        return Contribution(tokens, values, delta, arrived)
+        chunks = range(len(self._chunks_of[fragment]))
+        arrived = tuple(self._happens(1 - self.recipe.drop) for _ in chunks)
+        tokens = tuple(replica.samples - replica.counted.get((fragment, chunk), 0) for chunk in chunks)
+        return Contribution(tokens, replica.samples, values, delta, arrived)
 
     def _parts(self, fragment: int) -> list[tuple[str, tuple[int, ...]]]:
         whole = self._layout.fragments[fragment]
@@ -308,12 +314,22 @@ class Run:
                 self._merge_one(flight, self._replicas[index])
         self._flights = [flight for flight in self._flights if flight.waiting]
 
+    def _closed(self, window: Window, sent: dict[int, Contribution]) -> set[int]:
+        """The chunks that have a result. What did not arrive there still counts for its sender's next contribution."""
+        assert self.exchange
+        closed = self.exchange.close(window, sent)
+        for replica, contribution in sent.items():
+            for chunk in closed:
+                if contribution.arrived[chunk]:
+                    self._replicas[replica].counted[window.fragment, chunk] = contribution.samples
+        return closed
+
     def _merge_one(self, flight: Flight, replica: Replica) -> None:
         assert self.exchange
         flight.waiting.remove(replica.index)
         fragment = flight.window.fragment
         if flight.closed is None:
-            flight.closed = self.exchange.close(flight.window, flight.sent)
+            flight.closed = self._closed(flight.window, flight.sent)
         if self._is_away(replica.index) or not flight.closed:
             return
         local = replica.trainee.read(fragment)

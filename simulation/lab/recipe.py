@@ -88,6 +88,8 @@ class Recipe:
     """NoLoCo: how strongly a pair pulls its anchors together (γ)."""
     share: float = 1.0
     """Random subsets: the share of the values that is exchanged."""
+    gather: bool = False
+    """All get all contributions as they were sent and take the mean. Else owners send it, compressed as `down`."""
     settle: bool = False
     """After the last step one more window for every fragment that has trained since its last: rows that differ in H or
     τ would else end at different distances from their last exchange."""
@@ -115,6 +117,7 @@ class Recipe:
              "must be above 0 and at most 1"),
             *((name, getattr(self, name), 0 <= getattr(self, name) <= 1, "must be from 0 to 1")
               for name in ("drop", "skip", "share")),
+            ("down", self.down, not self.gather or self.down == "none", "must be none with gather"),
             ("offsets", self.offsets, not self.offsets or len(self.offsets) == self.num_fragments,
              "must have one value for each fragment"),
             ("lr_of_fragment", self.lr_of_fragment,

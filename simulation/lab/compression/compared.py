@@ -84,7 +84,7 @@ COMPARED: dict[str, tuple[Case, ...]] = {
     "equal-bytes": (
         *_both("none", "e3m0", "e3m0+ef", "e2m1", "e2m1+ef", "nf4", "nf4+ef", "int4:512", "int4:512+ef"),
         Case("e3m0 up, int8 down, 3H/2", up="e3m0", down="int8", rounds=1.5),
-        Case("two-bit+ef both ways, H/2", up="two-bit+ef", down="two-bit+ef", rounds=0.5),
-        Case("sign+ef both ways, H/4", up="sign+ef", down="sign+ef", rounds=0.25),
+        Case("two-bit:512+ef both ways, H/2", up="two-bit:512+ef", down="two-bit:512+ef", rounds=0.5),
+        Case("sign:1024+ef both ways, H/4", up="sign:1024+ef", down="sign:1024+ef", rounds=0.25),
     ),
 }

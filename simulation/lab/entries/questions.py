@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulation.lab.entries.entry import Case, Entry, Scale
-from simulation.lab.entries.judging import Claim, best, best_early, best_for_bytes, judged
+from simulation.lab.entries.judging import Claim, best, best_for_bytes, judged
 from simulation.lab.entries.paper import compared
 from simulation.lab.methods import METHODS, method
 from simulation.lab.recipe import Away
@@ -126,6 +126,7 @@ def _stress(scale: Scale) -> list[Case]:
         Case("nothing happens", four),
         Case("one dies after a third", replace(four, away=(Away(3, third, scale.steps, trains=False),))),
         Case("one is cut off for 2H", replace(four, away=(Away(3, third, until),))),
+        Case("half is cut off for 2H", replace(four, away=(Away(2, third, until), Away(3, third, until)))),
         Case("one is ten times slower", replace(four, speeds=(1.0, 1.0, 1.0, 0.1))),
         Case("three from the start", replace(four, replicas=3)),
     ]
@@ -140,7 +141,7 @@ def _token_weighting(scale: Scale) -> list[Case]:
 
 
 def _first_rounds(scale: Scale) -> list[Case]:
-    base, short = scale.base(), max(2, scale.sync_every // 4)
+    base, short = method("diloco", scale.base()), max(2, scale.sync_every // 4)
     start = max(short + 1, scale.steps // 4)
     grows, quick = replace(base, momentum_rounds=4), replace(base, short_steps=start, short_sync_every=short)
     return [
@@ -216,10 +217,13 @@ QUESTIONS = (
           columns=("loss", "first", "cosine all")),
     Entry("skips", "Losses by chunk and by window", "Is it better to lose chunks or whole windows, and how many?",
           _skips, judged(Claim("25% of contributions, by chunk", "nothing lost", within=0.005),
-                         Claim("25% of merges, by chunk", "nothing lost", within=0.005)), x_label="share lost"),
+                         Claim("25% of merges, by chunk", "nothing lost", within=0.005),
+                         Claim("25% of contributions, by chunk", "25% of contributions, by window"),
+                         Claim("25% of merges, by chunk", "25% of merges, by window")), x_label="share lost"),
     Entry("stress", "A death, a partition, a straggler", "What do they cost?", _stress, judged(
         Claim("one dies after a third", "three from the start", within=0.005),
         Claim("one is cut off for 2H", "nothing happens", within=0.005),
+        Claim("half is cut off for 2H", "nothing happens", within=0.005),
         Claim("one is ten times slower", "three from the start", within=0.005)), evaluations=48),
     _asked("rounding"),
     _asked("block-size"),
@@ -229,5 +233,5 @@ QUESTIONS = (
     Entry("token-weighting", "Weights by tokens", "Does weighting by tokens help with uneven speeds?", _token_weighting,
           judged(Claim("one at half, tokens", "one at half, equal"), Claim("1, ½, ¼, ⅛, tokens", "1, ½, ¼, ⅛, equal"))),
     Entry("first-rounds", "The slow first rounds", "Does a growing momentum or a short H at the start shorten them?",
-          _first_rounds, best_early, columns=("loss", "early")),
+          _first_rounds, best_for_bytes, columns=("loss", "early", "bits_up")),
 )  # fmt: skip

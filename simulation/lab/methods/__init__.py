@@ -8,8 +8,8 @@ from functools import partial
 
 from protocol.errors import UserError
 from simulation.lab.methods.agreed import Agreed
+from simulation.lab.methods.delayed import Delayed
 from simulation.lab.methods.delayed_nesterov import Arrivals
-from simulation.lab.methods.eager import Eager
 from simulation.lab.methods.exchange import Exchange, Setting
 from simulation.lab.methods.noloco import Pairs
 from simulation.lab.methods.outer import OUTER
@@ -21,7 +21,8 @@ EVERY_STEP = "every-step"
 
 EXCHANGES: dict[str, Callable[[Setting], Exchange]] = {
     "agreed": Agreed,
-    "eager": Eager,
+    "delayed": Delayed,
+    "eager": partial(Delayed, eager=True),
     "pairs": Pairs,
     "arrivals": Arrivals,
     "average-subsets": Subsets,
@@ -38,13 +39,10 @@ class Method:
     source: str
     """The arXiv number of its paper."""
     changes: dict[str, object]
-    half_a_round_late: bool = False
-    """Overlap by half of the recipe's round, with nothing of the local parameters mixed in."""
 
     def of(self, recipe: Recipe) -> Recipe:
         """That recipe, by this method."""
-        late = {"overlap": (recipe.sync_every // 2,), "mixing": (0.0,)} if self.half_a_round_late else {}
-        return replace(recipe, **{**self.changes, **late})  # type: ignore[arg-type]
+        return replace(recipe, **self.changes)  # type: ignore[arg-type]
 
 
 _WHOLE: dict[str, object] = {"fragments": 1, "sizes": (), "offsets": (), "overlap": (0,), "mixing": (0.0,)}
@@ -66,13 +64,15 @@ METHODS: dict[str, Method] = {
     "streaming": Method("fragment by fragment, overlapped, mixed, in 4 bits", "2501.18512", {}),
     "fedpart": Method("only the fragment that is due next trains", "2501.18512", {"freezing": True}),
     "noloco": Method("random pairs average Δ and pull their anchors together", "2506.10911", {
-        "exchange": "pairs", "outer_momentum": 0.5, "outer_lr": 0.7}),
-    "delayed-nesterov": Method("contributions one by one, momentum once in M", "2401.09135", {"exchange": "arrivals"}),
-    "late": Method("streaming, merged half a round after", "2501.18512, 2.3", {}, half_a_round_late=True),
+        **_WHOLE, **_EXACT, "exchange": "pairs", "outer_momentum": 0.5, "outer_lr": 0.7}),
+    "delayed-nesterov": Method("contributions one by one, momentum once in M", "2401.09135", {
+        **_WHOLE, **_EXACT, "exchange": "arrivals"}),
+    "delayed": Method("DiLoCo, its results a whole round late", "2502.12996", {
+        **_WHOLE, **_EXACT, "exchange": "delayed"}),
     "eager": Method("the same, a replica's own Δ being fresh", "2502.12996", {
-        "exchange": "eager"}, half_a_round_late=True),
+        **_WHOLE, **_EXACT, "exchange": "eager"}),
     "sparse-loco": Method("the greatest values in two bits, no momentum", "2508.15706", {
-        **_WHOLE, "up": "sparse-loco", "down": "none", "outer_lr": 1.0, "outer_momentum": 0.0}),
+        **_WHOLE, "up": "sparse-loco", "down": "none", "gather": True, "outer_lr": 1.0, "outer_momentum": 0.0}),
     "sparta": Method("a random share of the values is averaged, often", "openreview stFPf3gzq1", {
         **_WHOLE, **_EXACT, "exchange": "average-subsets", "share": 0.05, "sync_every": 1}),
     "wash": Method("a random share of the values is shuffled, often", "2405.17517", {

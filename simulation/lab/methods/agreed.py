@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from simulation.lab.methods.outer import OUTER
 
 class Agreed:
     """The anchor takes one outer step a window by the weighted mean of what arrived; everyone mixes it in."""
+
+    delay: Final = 0
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

@@ -7,6 +7,8 @@ goes on from the anchor just after its own contribution, and its next Δ is meas
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,8 @@ from simulation.lab.methods.exchange import Sent, Setting, whole
 class Arrivals:
     """For the n-th contribution g, M replicas: b ← b + g; anchor ← anchor − lr·g / M, and after every M-th as well
     m ← μ·m + b / M, anchor ← anchor − lr·μ·m, b ← 0."""
+
+    delay: Final = 0
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -32,7 +36,7 @@ class Arrivals:
     def close(self, window: Window, sent: Sent) -> set[int]:
         fragment = window.fragment
         here = whole(sent)
-        for replica in sorted(here, key=lambda replica: (-here[replica].tokens, replica)):
+        for replica in sorted(here, key=lambda replica: (-here[replica].tokens[0], replica)):
             self._arrive(fragment, self.setting.receive(window, here[replica].values, 1))
             self._pulled[replica][fragment] = self._anchors[fragment]
         return set(range(len(self.setting.chunks[fragment]))) if here else set()

@@ -26,7 +26,10 @@ PassOn = Callable[[int, int], None]
 class Contribution:
     """What one replica sent in one window."""
 
-    tokens: int
+    tokens: tuple[int, ...]
+    """For each chunk of the fragment, the samples since what last counted there: its weight."""
+    samples: int
+    """All that the replica had trained on."""
     values: Tensor
     """Δ as its receiver decodes it: flat fp32 (fragment)."""
     exact: Tensor
@@ -66,6 +69,10 @@ class Setting:
 class Exchange(Protocol):
     """Outer parameters of all fragments, and how they move. It has no part in time: the engine says when."""
 
+    @property
+    def delay(self) -> int:
+        """How many windows after its own a contribution takes effect."""
+
     def base(self, replica: int, fragment: int) -> Tensor:
         """What the replica's Δ is measured from, flat fp32."""
 
@@ -79,11 +86,11 @@ class Exchange(Protocol):
         """The parameters to evaluate and to keep, flat fp32."""
 
 
-def weighed(recipe: Recipe, sent: Sent) -> list[int]:
-    """The weight of each contribution, in order: tokens with the network's cap, or 1."""
+def weighed(recipe: Recipe, sent: Sent, chunk: int = 0) -> list[int]:
+    """The weight of each contribution to a chunk, in order: tokens with the network's cap, or 1."""
     if recipe.weighting == "equal":
         return [1] * len(sent)
-    return list(weights([contribution.tokens for contribution in sent.values()], recipe.weight_cap))
+    return list(weights([contribution.tokens[chunk] for contribution in sent.values()], recipe.weight_cap))
 
 
 def whole(sent: Sent) -> Sent:
@@ -91,9 +98,10 @@ def whole(sent: Sent) -> Sent:
     return {replica: contribution for replica, contribution in sent.items() if all(contribution.arrived)}
 
 
-def mean_of(recipe: Recipe, sent: Sent, part: slice = slice(None)) -> Tensor:
-    """The weighted mean of a part of the contributions, flat fp32: the network's, or what belongs to a compression."""
-    shares, values = weighed(recipe, sent), [contribution.values[part] for contribution in sent.values()]
+def mean_of(recipe: Recipe, sent: Sent, part: slice = slice(None), chunk: int = 0) -> Tensor:
+    """The weighted mean of a part of the contributions, with the weights of a chunk: flat fp32, the network's or what
+    belongs to a compression."""
+    shares, values = weighed(recipe, sent, chunk), [contribution.values[part] for contribution in sent.values()]
     combine = combine_for(recipe.up)
     if combine is mean:  # the same sum, by the product's own code
         return accumulate(list(zip(shares, values, strict=True)))
@@ -105,7 +113,7 @@ def chunk_means(setting: Setting, fragment: int, sent: Sent) -> Iterator[tuple[i
     for index, chunk in enumerate(setting.chunks[fragment]):
         here = {replica: c for replica, c in sent.items() if c.arrived[index]}
         if here:
-            yield index, chunk, mean_of(setting.recipe, here, slice(chunk.start, chunk.stop))
+            yield index, chunk, mean_of(setting.recipe, here, slice(chunk.start, chunk.stop), index)
 
 
 def average(tensors: Sequence[Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ pull their anchors together."""
 from __future__ import annotations
 
 import random
+from typing import Final
 
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from simulation.lab.methods.exchange import Sent, Setting, average, mean_of, who
 
 class Pairs:
     """Per replica m with its pair: v_m ← μ·v_m + lr·Δ̄ + γ·(anchor_m − mean anchor), anchor_m ← anchor_m − v_m."""
+
+    delay: Final = 0
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

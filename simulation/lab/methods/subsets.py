@@ -6,6 +6,8 @@ Everyone draws the same subset from the round's number, so its indices are not s
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,8 @@ from simulation.lab.methods.exchange import Sent, Setting, average, mean_of, who
 
 class Subsets:
     """Replicas send −θ (their Δ from zero) of a random share of the values, and take the mean of it, with α = 0."""
+
+    delay: Final = 0
 
     def __init__(self, setting: Setting, *, shuffle: bool = False) -> None:
         self.setting = setting
@@ -38,7 +42,7 @@ class Subsets:
         mask = torch.rand(numel, generator=self._generator) < self.setting.recipe.share
         self._masks[fragment] = mask
         if self._shuffle:
-            self._news[fragment] = self._shuffled(here)
+            self._news[fragment] = self._shuffled(window, here)
         else:
             mean = -self.setting.receive(window, mean_of(self.setting.recipe, here), len(here))
             self._news[fragment] = dict.fromkeys(here, mean)
@@ -46,9 +50,10 @@ class Subsets:
             self._latest[fragment][replica] = torch.where(mask, self._news[fragment][replica], -contribution.exact)
         return set(range(len(self.setting.chunks[fragment])))
 
-    def _shuffled(self, here: Sent) -> dict[int, Tensor]:
+    def _shuffled(self, window: Window, here: Sent) -> dict[int, Tensor]:
         """Each element's values go to the replicas in a random order of its own."""
-        values = torch.stack([-contribution.values for contribution in here.values()])  # (replicas, numel)
+        arrived = [self.setting.receive(window, contribution.values, 1) for contribution in here.values()]
+        values = -torch.stack(arrived)  # (replicas, numel)
         order = torch.rand(values.shape, generator=self._generator).argsort(dim=0)
         return dict(zip(here, values.gather(0, order), strict=True))
 

@@ -45,4 +45,4 @@ def test_equal_bytes_are_equal() -> None:
         if case.rounds == 1:
             assert bits(case.up) == bits(case.down) == pytest.approx(4.031, abs=0.001)
         else:
-            assert (bits(case.up) + bits(case.down)) / case.rounds == pytest.approx(2 * 4.031, rel=0.06)
+            assert (bits(case.up) + bits(case.down)) / case.rounds == pytest.approx(2 * 4.031, rel=0.01)
