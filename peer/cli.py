@@ -142,7 +142,7 @@ def plan(options: Annotated[PlanOptions, Parameter(name="*")] = _NO_PLAN_FLAGS) 
 def lab(
     name: Annotated[str, Parameter(help="An entry, all, list, or swarm.")],
     *,
-    model: Annotated[str, Parameter(help="small, tiny or 35m.", show_default=True)] = "small",
+    model: Annotated[str | None, Parameter(help="small, tiny or 35m; without it, small.")] = None,
     steps: Annotated[int | None, Parameter(help="Length of a run; without it, the entry's.")] = None,
     seeds: Annotated[int | None, Parameter(help="Runs of each case, 3 if not given.")] = None,
     quick: Annotated[bool, Parameter(help="One seed and a few rounds: whether it works, not what it shows.")] = False,

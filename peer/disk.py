@@ -170,11 +170,13 @@ def drop_cut_line(path: Path) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file in one step, so that no reader sees half of it. OSError if that is not possible."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(path.suffix + ".part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")  # another process may write the same file
     try:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if error.filename is None:  # a full disk names none
+            error.filename = str(path)
         raise

@@ -7,6 +7,9 @@ matplotlib's outside the figure is left changed.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +52,8 @@ def check_plot(path: Path) -> None:
     """UserError for `--plot` if no chart could be saved at `path`. Call it before long work."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError.field("--plot", str(path), "must end in .svg or .png")
+    if path.is_dir():
+        raise UserError.field("--plot", str(path), "is a directory, must be a file")
     if not path.parent.is_dir():
         raise UserError.field("--plot", str(path), f"the folder {path.parent} does not exist")
     try:
@@ -59,7 +64,8 @@ def check_plot(path: Path) -> None:
 
 
 def save_charts(path: Path, charts: Sequence[Chart]) -> None:
-    """Draw `charts` side by side into the file `path`. UserError as of `check_plot`."""
+    """Draw `charts` side by side into the file `path`. UserError as of `check_plot`, and if it cannot be written; a
+    file that was there before is then as it was."""
     check_plot(path)
     import matplotlib
     from matplotlib.figure import Figure
@@ -73,7 +79,27 @@ def save_charts(path: Path, charts: Sequence[Chart]) -> None:
         figure = Figure(figsize=(WIDTH * len(charts), HEIGHT), layout="constrained")
         for column, chart in enumerate(charts, start=1):
             _draw(figure.add_subplot(1, len(charts), column), chart)
-        figure.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    try:
+        _replace(path, drawn.getvalue())
+    except OSError as error:
+        raise UserError.field("--plot", str(path), f"cannot be written: {error.strerror}") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """In one step. What is no file (/dev/null) is written to as it is."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def _draw(axes: Axes, chart: Chart) -> None:

@@ -39,6 +39,7 @@ STEPS, QUICK_STEPS, FEWEST_STEPS = 960, 18, 12
 """At 240 steps the small model is still on its first plateau, where any noise helps (docs/experiments.md)."""
 ROUND: Final = 20
 """H, or a third of the steps where that is less."""
+MODEL: Final = "small"
 WIDTH: Final = 80
 MOST_OUTER_LR: Final = 10.0
 
@@ -48,7 +49,7 @@ class LabOptions:
     """The command's flags, as given."""
 
     name: str
-    model: str = "small"
+    model: str | None = None
     steps: int | None = None
     seeds: int | None = None
     quick: bool = False
@@ -67,8 +68,11 @@ def run_lab(options: LabOptions) -> int:
     """Run what `name` says; the exit code. UserError for flags that make no sense."""
     set_threads(1)  # the same sums on every machine, and as a peer of a local swarm has
     if options.name in ("list", "swarm"):
-        _refuse(options, ("quick", "seeds", "out", "jobs", "outer"), "the entries")
-        return _swarm(options) if options.name == "swarm" else _list(as_json=options.json)
+        _refuse(options, ("quick", "seeds", "out", "jobs", "outer", "model"), "the entries")
+        if options.name == "swarm":
+            return _swarm(options)
+        _refuse(options, ("steps", "data", "manifest", "peers", "seed"), "entries and `potluck lab swarm`")
+        return _list(as_json=options.json)
     chosen = list(ENTRIES.values()) if options.name == "all" else [entry(options.name)]
     _check(options)
     with stoppable():
@@ -84,7 +88,7 @@ def run_lab(options: LabOptions) -> int:
 
 def _check(options: LabOptions) -> None:
     _refuse(options, ("manifest", "peers", "seed"), "`potluck lab swarm`")
-    if options.model not in MODELS:
+    if (options.model or MODEL) not in MODELS:
         raise UserError.field("--model", options.model, f"must be one of {', '.join(MODELS)}")
     if options.steps is not None and options.steps < FEWEST_STEPS:
         raise UserError.field("--steps", options.steps, f"must be at least {FEWEST_STEPS}")
@@ -105,7 +109,8 @@ def _outer(text: str) -> tuple[float, float]:
 
 def _refuse(options: LabOptions, names: Sequence[str], of_what: str) -> None:
     for name in names:
-        if getattr(options, name) not in (None, False):
+        value = getattr(options, name)
+        if value is not None and value is not False:  # 0 is a value
             raise UserError(f"--{name}: is for {of_what}")
 
 
@@ -144,15 +149,17 @@ class _Lab:
         self._options = options
         self._seeds = options.seeds or (1 if options.quick else 3)
         self._out = usable_folder("--out", options.out or Path("runs/lab"))
-        self._config = MODELS[options.model]
+        self._model = options.model or MODEL
+        self._config = MODELS[self._model]
         self._setting = Setting(
-            model=options.model,
+            model=self._model,
             data="bible" if options.data is None else options.data,
             device=options.device,
             evaluation_tokens=1024 if options.quick else 8192,
         )
         self._jobs = resolve_jobs(options.jobs)
         self._scale: dict[str, Any] = {} if options.outer is None else {"outer": _outer(options.outer)}
+        usable_folder("--out", self._out / "results")
         self._results = Results(self._out, self._setting.described())
         self._can_plot = True
 
@@ -201,16 +208,14 @@ class _Lab:
         return answer
 
     def _about(self) -> dict[str, Any]:
-        about = {"model": self._options.model, "seeds": self._seeds, "quick": self._options.quick}
+        about = {"model": self._model, "seeds": self._seeds, "quick": self._options.quick}
         return about | self._scale
 
     def _plot(self, path: Path, chosen: Entry, cases: Sequence[Case], outcomes: Outcomes) -> None:
         if not self._can_plot:
             return
         try:
-            save_charts(
-                path, [presenting.chart(chosen, cases, outcomes, f"{self._options.model}, {self._seeds} seeds")]
-            )
+            save_charts(path, [presenting.chart(chosen, cases, outcomes, f"{self._model}, {self._seeds} seeds")])
         except UserError as error:
             self._can_plot = False
             complain(f"no plots: {error}")

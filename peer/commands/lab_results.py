@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,10 +47,10 @@ class Results:
         """The history of that run, if it ended before. A file that cannot be read counts as none."""
         try:
             stored = json.loads(self._path(run).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         history = stored.get("history") if isinstance(stored, dict) else None
-        return history if isinstance(history, dict) else None
+        return history if _is_history(history) else None
 
     def keep(self, run: Planned, history: History) -> dict[str, Any]:
         """Write a run that ended, and return its history as it will be read."""
@@ -61,3 +62,34 @@ class Results:
     def _path(self, run: Planned) -> Path:
         what = json.dumps([VERSION, self._setting, asdict(run)], sort_keys=True)
         return self._folder / f"{hashlib.sha256(what.encode()).hexdigest()[:24]}.json"
+
+
+def _is_history(found: object) -> bool:
+    """Whether it has a history's fields, in their shapes: the file may have been written by anyone."""
+    empty = asdict(History())
+    if not isinstance(found, dict) or set(found) != set(empty):
+        return False
+    if not all(_is_like(found[name], empty[name]) for name in empty):
+        return False
+    points = [*found["outer"], *(point for curve in found["cosine"].values() if _is_like(curve, []) for point in curve)]
+    return (
+        all(map(_is_number, [*found["train"], *found["steps_taken"]]))
+        and all(_is_row(point, 2) for point in points)
+        and all(_is_row(norm, 4) for norm in found["norms"])
+        and all(isinstance(curve, list) for curve in found["cosine"].values())
+    )
+
+
+def _is_like(value: object, example: object) -> bool:
+    if isinstance(example, float):
+        return _is_number(value)
+    return isinstance(value, type(example))
+
+
+def _is_row(value: object, length: int) -> bool:
+    return isinstance(value, list) and len(value) == length and all(map(_is_number, value))
+
+
+def _is_number(value: object) -> bool:
+    """As JSON has it: finite, or null for what is not."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value))

@@ -18,7 +18,7 @@ class PlanOptions:
     flops: Annotated[str | None, Parameter(help="Or the peak flops of a peer's devices, as 989e12 or 989tflops.")] = (
         None
     )
-    mfu: Annotated[float, Parameter(help="Share of --flops that is used.", show_default=True)] = 0.4
+    mfu: Annotated[float | None, Parameter(help="Share of --flops that is used, 0.4.")] = None
     tokens_per_step: Annotated[float | None, Parameter(help="Tokens of one peer's inner step, with --flops.")] = None
     active: Annotated[float | None, Parameter(help="Parameters that one token uses, if not all: with --flops.")] = None
     bandwidth: Annotated[str | None, Parameter(help="A peer's link, both ways, as 50mbit or 1gbit.")] = None

@@ -81,19 +81,34 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "memory on the host", format_bytes(needs["host"]), ""
 
 
+FAR_OVERLAP: Final = 10
+
+
 def _target(found: Mapping[str, Any], target: Mapping[str, Any]) -> Iterator[str]:
     wanted, name = f"{target['utilization']:.4g}", {"sync_every": "H", "overlap": "τ"}.get(target["free"] or "")
     if name and target["value"] is not None:
-        yield f"Target {wanted}: the smallest {name} that reaches it is {target['value']}; the plan above has it."
+        with_overlap = f" with τ = {found['overlap']}" if name == "H" else ""
+        smallest = f"the smallest {name} that reaches it{with_overlap} is {target['value']}"
+        yield f"Target {wanted}: {smallest}; the plan above has it."
+        if found["overlap"] > FAR_OVERLAP:
+            yield f"τ above {FAR_OVERLAP} costs some of the loss (the paper's Figure 8)."
     elif name:
-        yield f"Target {wanted}: no {name} reaches it on this link."
+        yield f"Target {wanted}: no {name} reaches it on this link.{_why(found)}"
     else:
         yield f"Target {wanted}: {'reached' if target['reached'] else 'not reached'}."
     if needed := target["bandwidth_needed"]:
         up, down = (format_bandwidth(needed[f"{way}_mbit"] * 1e6) for way in ("up", "down"))
         yield f"With H = {found['sync_every']} and τ = {found['overlap']} it takes {up} up and {down} down."
     else:
-        yield "No bandwidth reaches it: the latency is too long."
+        yield "Not even a million times the bandwidth reaches it."
+
+
+def _why(found: Mapping[str, Any]) -> str:
+    """What to change, where it is not the training that waits."""
+    if not found["potluck"] or not found["potluck"]["skipped"]:
+        return ""
+    skipped = f"{found['potluck']['skipped']:.0%}"
+    return f" Results come too late to be merged ({skipped}): a greater --overlap, or smaller fragments."
 
 
 def paper_text(found: Mapping[str, Any], width: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from simulation.planner.boundaries import Rounds
 from simulation.planner.plan import (
@@ -15,8 +15,11 @@ from simulation.planner.plan import (
     round_bytes,
     skipping,
     smallest_overlap,
+    smallest_overlap_for_any_round,
     smallest_sync_every,
 )
+
+BOTH: Final = "both"
 
 
 def document(plan: Plan) -> dict[str, Any]:
@@ -74,10 +77,13 @@ def _potluck(plan: Plan) -> dict[str, float]:
 
 
 def solved(plan: Plan, target: float, free: str | None) -> tuple[Plan, dict[str, Any]]:
-    """The plan with the smallest value of what is left free (`sync_every`, `overlap` or nothing) that reaches the
-    target, and what is to be said of it. If none does, the plan as it is."""
+    """The plan with the smallest value of what is left free (`sync_every`, `overlap`, both or nothing) that reaches the
+    target, and what is to be said of it. If none does, the plan as it is. Of both, τ grows only if no H is enough."""
     found = None
-    if free == "sync_every" and (found := smallest_sync_every(plan, target)) is not None:
+    if free == BOTH and smallest_sync_every(plan, target) is None:
+        overlap = smallest_overlap_for_any_round(plan, target)
+        plan = plan if overlap is None else replace(plan, overlap=overlap)
+    if free in (BOTH, "sync_every") and (found := smallest_sync_every(plan, target)) is not None:
         plan = replace(plan, sync_every=found)
     elif free == "overlap" and (found := smallest_overlap(plan, target)) is not None:
         plan = replace(plan, overlap=found)
@@ -85,7 +91,7 @@ def solved(plan: Plan, target: float, free: str | None) -> tuple[Plan, dict[str,
     needed = None if factor is None else {"up_mbit": plan.up * factor / 1e6, "down_mbit": plan.down * factor / 1e6}
     return plan, {
         "utilization": target,
-        "free": free,
+        "free": "sync_every" if free == BOTH else free,
         "value": found,
         "reached": reaches(plan, target),
         "bandwidth_needed": needed,

@@ -31,6 +31,8 @@ STEPS: Final = 20
 LONGEST_ROUND: Final = 100_000
 """The greatest H that is tried."""
 ONE: Final[Floats] = np.ones(1)
+MOST_SKIPPED: Final = 0.05
+"""Share of windows that a plan which reaches its target may skip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +98,9 @@ def awaited(plan: Plan, factors: Floats = ONE) -> Rounds:
     return boundaries.simulate(_swarm(plan, factors, None))
 
 
-def skipping(plan: Plan) -> Rounds:
+def skipping(plan: Plan, factors: Floats = ONE) -> Rounds:
     """What potluck does: it waits for at most `merge_wait`, and merges late or skips. Not for data parallel."""
-    return boundaries.simulate(_swarm(plan, ONE, plan.longest_wait))
+    return boundaries.simulate(_swarm(plan, factors, plan.longest_wait))
 
 
 def _swarm(plan: Plan, factors: Floats, merge_wait: float | None) -> Swarm:
@@ -157,13 +159,23 @@ def memory(plan: Plan) -> Memory:
 
 
 def reaches(plan: Plan, target: float) -> bool:
-    """Whether the utilization with every merge awaited is at least `target`."""
-    return bool(awaited(plan).utilization[0] >= target)
+    """Whether the utilization with every merge awaited is at least `target`, and a swarm merges nearly all windows.
+
+    A swarm that hides its exchange (τ above 0) does not wait for it: what takes longer than τ and some steps more is
+    never merged, and however long the rounds are, such a plan trains its peers apart.
+    """
+    return bool(_enough(plan, target, ONE)[0])
 
 
 def smallest_sync_every(plan: Plan, target: float) -> int | None:
     """The smallest H above τ that reaches it; None if none up to LONGEST_ROUND does."""
     return _smallest(lambda rounds: reaches(replace(plan, sync_every=rounds), target), plan.overlap + 1, LONGEST_ROUND)
+
+
+def smallest_overlap_for_any_round(plan: Plan, target: float) -> int | None:
+    """The smallest τ with which a round that is long enough reaches it; None if none does."""
+    longest = replace(plan, sync_every=LONGEST_ROUND)
+    return _smallest(lambda steps: reaches(replace(longest, overlap=steps), target), 0, LONGEST_ROUND - 1)
 
 
 def smallest_overlap(plan: Plan, target: float) -> int | None:
@@ -207,4 +219,6 @@ def factor_needed(plan: Plan, target: float) -> float | None:
 
 def _enough(plan: Plan, target: float, factors: Floats) -> np.typing.NDArray[np.bool_]:
     reached = awaited(plan, factors).utilization >= target
+    if plan.method != "data-parallel":
+        reached &= skipping(plan, factors).skipped <= MOST_SKIPPED
     return np.asarray(reached, bool)

@@ -124,3 +124,16 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path: Path)
     with pytest.raises(OSError):
         write_atomically(tmp_path / "taken", "text")
     assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_two_processes_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
+    """Each writes a text of its own many times: all writes succeed, and what is there is one of the texts, whole."""
+    code = "import sys; from pathlib import Path; from peer.disk import write_atomically\n"
+    code += "for _ in range(300): write_atomically(Path(sys.argv[1]), sys.argv[2] * 20_000)"
+    path = tmp_path / "result.json"
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "ab"]
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            assert path.read_text() in ("a" * 20_000, "b" * 20_000)
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]

@@ -151,6 +151,57 @@ def test_results_are_found_again_by_what_was_run(tmp_path: Path) -> None:
     assert results.find(planned) is None
 
 
+@pytest.mark.parametrize(
+    "history",
+    [
+        {},
+        [],
+        {**asdict(History()), "loss": "x"},
+        {**asdict(History()), "cosine": []},
+        {**asdict(History()), "cosine": {"all": 5}},
+        {**asdict(History()), "outer": 5},
+        {**asdict(History()), "outer": [[1]]},
+        {**asdict(History()), "norms": [[1, 2, 3]]},
+        {**asdict(History()), "train": ["1"]},
+        {**asdict(History()), "more": 1},
+        {name: number for name, number in asdict(History()).items() if name != "first"},
+    ],
+)
+def test_a_file_that_is_no_result_is_none(tmp_path: Path, history: object) -> None:
+    results, planned = Results(tmp_path, {}), Planned(Recipe(), 0, 12)
+    results.keep(planned, History())
+    (path,) = (tmp_path / "results").iterdir()
+    stored = json.loads(path.read_text())
+    assert results.find(planned) is not None
+    path.write_text(json.dumps({**stored, "history": history}))
+    assert results.find(planned) is None
+    path.write_text("[" * 100_000)
+    assert results.find(planned) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("fig5", "--seed", "0"), "--seed: is for"),
+        (("fig5", "--peers", "0"), "--peers: is for"),
+        (("list", "--steps", "5"), "--steps: is for"),
+        (("swarm", "--manifest", "x.toml", "--seeds", "0"), "--seeds: is for"),
+        (("swarm", "--manifest", "x.toml", "--model", "tiny"), "--model: is for"),
+    ],
+)
+def test_a_flag_of_another_form_is_refused(capsys: pytest.CaptureFixture[str], flags: tuple[str], words: str) -> None:
+    assert run(["lab", *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_answer_survives_a_plot_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "table3" / "plot.svg").mkdir(parents=True)
+    assert run(["lab", "table3", *QUICK, "--steps", "12", "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert "no plots: --plot" in captured.err and "Verdict" in captured.out
+
+
 QUICK = ("--quick", "--data", "stdlib", "--jobs", "1")
 
 

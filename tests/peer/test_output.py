@@ -76,3 +76,12 @@ def test_a_pipe_without_a_reader_is_told_to_whoever_writes() -> None:
         with pytest.raises(BrokenPipeError):
             write_line(stream, "a step")
         os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+
+
+def test_a_terminal_without_our_letters_gets_question_marks() -> None:
+    plan = ["plan", "--model", "1b", "--bandwidth", "50mbit", "--sync-every", "100", "--target", "0.9"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "peer.cli", *plan], capture_output=True, env=environment, timeout=60, check=False
+    )
+    assert ended.returncode == 0 and b"Target 0.9" in ended.stdout and b"Traceback" not in ended.stderr

@@ -60,6 +60,10 @@ def test_a_target_finds_h_or_tau(capsys: pytest.CaptureFixture[str]) -> None:
     free = result(capsys, *slow)
     assert free["target"]["free"] == "sync_every" and free["target"]["value"] == free["sync_every"] > 100
     assert free["target"]["reached"] and free["utilization"] >= 0.95
+    assert free["potluck"]["skipped"] <= 0.05
+    hopeless = result(capsys, *slow, "--overlap", "1")  # however long the rounds, a window takes longer than that
+    assert hopeless["target"]["value"] is None and not hopeless["target"]["reached"]
+    assert "Results come too late" in said(capsys, *slow, "--overlap", "1")
     tau = result(capsys, *slow, "--sync-every", "1000")
     assert tau["target"]["free"] == "overlap" and tau["target"]["value"] == tau["overlap"]
     both = result(capsys, *slow, "--sync-every", "100", "--overlap", "2")
@@ -144,7 +148,10 @@ def test_figure_14_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:
         (("--model", "1b", *LINK, "--method", "gossip"), "--method = 'gossip'"),
         (("--model", "1b", *LINK, "--method", "diloco", "--fragment-layers", "2"), "--fragment-layers = 2"),
         (("--model", "1b", *LINK, "--method", "data-parallel", "--overlap", "2"), "--overlap = 2"),
-        (("--model", "1b", *LINK, "--overlap", "100"), "--overlap = 100: must be below --sync-every (100)"),
+        (
+            ("--model", "1b", *LINK, "--overlap", "100"),
+            "--overlap = 100: must be at least 0 and below --sync-every (100)",
+        ),
         (("--model", "1b", *LINK, "--sync-every", "0"), "--sync-every = 0"),
         (("--model", "1b", *LINK, "--fragment-layers", "25"), "--fragment-layers = 25: must be between 1 and 24"),
         (("--model", "1b", *LINK, "--codec", "int8"), "--codec = 'int8': must be one of e3m0, bf16, fp32"),
@@ -153,6 +160,21 @@ def test_figure_14_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:
         (("--model", "1b", *LINK, "--at", "1gbit"), "--at = '1gbit': is for --paper"),
         (("--model", "1b", "--paper"), "--model = '1b': must be left out"),
         (("--paper", "--at", "quick"), "--at = 'quick'"),
+        (("--paper", "--bandwidth", "1gbit"), "--bandwidth = '1gbit': must be left out with --paper"),
+        (("--figure", "4", "--peers", "7"), "--peers = 7: must be left out with --paper and --figure"),
+        (("--model", "1b", "--bandwidth", "1e-300bit"), "--bandwidth = '1e-300bit': must be between 1bit and 1000tbit"),
+        (("--model", "1b", *LINK, "--upload", "1mbit", "--download", "1mbit"), "must be left out with --upload and"),
+        (
+            ("--model", "1b", "--bandwidth", "1gbit", "--latency", "1e308s"),
+            "--latency = '1e308s'",
+        ),
+        (("--model", "1b", *LINK, "--mfu", "0.5"), "--mfu = 0.5: must be left out without --flops"),
+        (("--model", "1b", *LINK, "--active", "1e8"), "--active = 100000000.0: must be left out without --flops"),
+        (
+            ("--model", "1b", *LINK, "--flops", "1e-323", "--tokens-per-step", "1", "--mfu", "1e-6"),
+            "--flops = '1e-323'",
+        ),
+        (("--model", "1b", *LINK, "--plot", "/tmp/no/such/x.svg"), "the folder /tmp/no/such does not exist"),
         (("--paper", "--figure", "4"), "--figure = 4: must not be together with --paper"),
         (("--paper", "--plot", "x.svg"), "--plot = 'x.svg': is not for --paper"),
         (("--figure", "5"), "--figure = 5: must be one of 4, 7, 9, 14, 16"),

@@ -54,3 +54,16 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match="extra 'plots'"):
         save_charts(tmp_path / "plan.svg", [CHART])
+
+
+def test_a_chart_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    folder = tmp_path / "chart.svg"
+    folder.mkdir()
+    with pytest.raises(UserError, match="is a directory, must be a file"):
+        check_plot(folder)
+    pytest.importorskip("matplotlib")
+    full = tmp_path / "full.svg"
+    full.symlink_to("/dev/full")
+    with pytest.raises(UserError, match="cannot be written: No space left"):
+        save_charts(full, [Chart("a", "b", "c", [])])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["chart.svg", "full.svg"]

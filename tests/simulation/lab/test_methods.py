@@ -353,6 +353,39 @@ def test_a_run_that_settles_ends_with_what_all_have_trained() -> None:
     assert run(replace(recipe, steps=8)).history.bits_up == 2 * 32 * 32
 
 
+def test_what_was_lost_weighs_in_the_next_contribution() -> None:
+    """Of two replicas the second's first contribution is lost: in the second window it stands for twice the tokens."""
+
+    class Chances:
+        def __init__(self) -> None:
+            self.left = [0.1, 0.9, 0.1, 0.1]
+
+        def random(self) -> float:
+            return self.left.pop(0)
+
+    recipe = replace(method("fedavg", Recipe(steps=8, sync_every=4)), drop=0.5)
+    made = Run(recipe, Descent(), 0)
+    made._chance = Chances()  # type: ignore[assignment]
+    made.run()
+    first = walked(0.0, 1.0, 4)
+    assert outer(made) == pytest.approx((walked(first, 1.0, 4) + 2 * walked(first, 2.0, 4)) / 3)
+
+
+def test_contributions_that_are_gathered_are_all_received() -> None:
+    """Three replicas, two windows: each sends its own and gets two others', without a mean's bits."""
+    recipe = replace(method("fedavg", Recipe(replicas=3, steps=8, sync_every=4)), gather=True)
+    made = run(recipe)
+    assert made.history.bits_up == 2 * 32 * 32 and made.history.bits_down == 2 * made.history.bits_up
+    assert outer(made) == pytest.approx(outer(run(replace(recipe, gather=False))))
+    with pytest.raises(UserError, match=r"recipe\.down"):
+        replace(recipe, down="e3m0")
+
+
+def test_who_shuffles_receives_what_it_sends() -> None:
+    history = run(replace(method("wash", Recipe(steps=6)), share=0.5)).history
+    assert history.bits_up == history.bits_down > 0
+
+
 @pytest.mark.parametrize("down", ["none", "random-k:0.5"])
 def test_all_replicas_draw_the_same_values_of_random_k(down: str) -> None:
     """So each value moves by the mean of both or not at all; and a result by the same draw loses nothing of it."""
