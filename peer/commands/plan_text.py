@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from peer.quantities import format_bytes, format_count
@@ -14,16 +14,21 @@ POINTS: Final = 8
 """Columns of a figure's table."""
 
 
+def _room(width: int | None) -> int:
+    """Cells of a line, in a terminal of `width`."""
+    return min(width or WIDTH, WIDTH)
+
+
 def plan_text(found: Mapping[str, Any], width: int | None) -> str:
     """A plan."""
-    columns = (Column("", left=True), Column(""), Column("", left=True))
-    table = fitting(columns, list(_rows(found)), WIDTH)
+    columns = (Column("", left=True), Column(""), Column("", left=True, drop=1))
+    table = fitting(columns, list(_rows(found)), _room(width))
     table.show_header = False
-    parts = [broken("\n".join(_setting(found)), min(width or WIDTH, WIDTH)), "", rendered(table, width)]
+    parts = [broken("\n".join(_setting(found)), _room(width)), "", rendered(table, width)]
     if (potluck := found["potluck"]) and potluck["skipped"] > 0.005:
-        parts += ["", broken(_too_slow(found), min(width or WIDTH, WIDTH))]
+        parts += ["", broken(_too_slow(found), _room(width))]
     if target := found.get("target"):
-        parts += ["", broken("\n".join(_target(found, target)), min(width or WIDTH, WIDTH))]
+        parts += ["", broken("\n".join(_target(found, target)), _room(width))]
     return "\n".join(parts)
 
 
@@ -54,7 +59,7 @@ def _setting(found: Mapping[str, Any]) -> Iterator[str]:
 def _too_slow(found: Mapping[str, Any]) -> str:
     return (
         f"This link cannot carry the windows in time: {found['potluck']['skipped']:.0%} of them would be skipped. A "
-        "greater τ or H, smaller fragments, fewer bits or a faster link would help."
+        "greater τ, smaller fragments, fewer bits or a faster link would help; where the link is never free, a greater H."
     )
 
 
@@ -111,16 +116,21 @@ def _why(found: Mapping[str, Any]) -> str:
     return f" Results come too late to be merged ({skipped}): a greater --overlap, or smaller fragments."
 
 
+def _dropping(headings: Iterable[str]) -> list[Column]:
+    """Columns of numbers: where not all have room, the last go first."""
+    return [Column(heading, drop=index) for index, heading in enumerate(headings)]
+
+
 def paper_text(found: Mapping[str, Any], width: int | None) -> str:
     """Table 4, Figure 16, and what was asked at one bandwidth."""
     notes = "Gbit/s for a compute utilization: first what the paper prints, the last point of its grid that is too "
     notes += "little; then the first that is enough. Table 4, and below it the models of Figure 16."
-    parts = [broken(notes, WIDTH), *_cells_text([*found["cells"], *found["figure16"]], width)]
+    parts = [broken(notes, _room(width)), *_cells_text([*found["cells"], *found["figure16"]], width)]
     if rows := found.get("at"):
         title = f"Compute utilization at {format_bandwidth(rows[0]['gbits'] * 1e9)}:"
-        columns = (Column("", left=True), *map(Column, dict.fromkeys(row["method"] for row in rows)))
+        columns = (Column("", left=True), *_dropping(dict.fromkeys(row["method"] for row in rows)))
         table = _grouped(rows, "scale", lambda row: f"{row['utilization']:.1%}")
-        parts += ["", title, rendered(fitting(columns, table, WIDTH), width)]
+        parts += ["", title, rendered(fitting(columns, table, _room(width)), width)]
     return "\n".join(parts)
 
 
@@ -130,8 +140,8 @@ def _cells_text(cells: Sequence[Mapping[str, Any]], width: int | None) -> Iterat
     for scale in dict.fromkeys(cell["scale"] for cell in cells):
         rows = _grouped([cell for cell in cells if cell["scale"] == scale], "method", _thresholds)
         # Names of one width, so that the tables stand below each other.
-        columns = (Column(f"{scale:<13}", left=True), *(Column(f"{heading:>11}") for heading in headings))
-        yield "\n" + rendered(fitting(columns, rows, WIDTH), width)
+        columns = (Column(f"{scale:<13}", left=True), *_dropping(f"{heading:>11}" for heading in headings))
+        yield "\n" + rendered(fitting(columns, rows, _room(width)), width)
 
 
 def _thresholds(cell: Mapping[str, Any]) -> str:
@@ -157,7 +167,7 @@ def charts_text(found: Mapping[str, Any], width: int | None) -> str:
 def _chart_text(chart: Mapping[str, Any], width: int | None) -> str:
     xs = chart["series"][0]["xs"]
     picked = sorted({round(index * (len(xs) - 1) / (POINTS - 1)) for index in range(POINTS)})
-    columns = (Column(chart["x"], left=True), *(Column(f"{xs[index]:g}") for index in picked))
+    columns = (Column(chart["x"], left=True), *_dropping(f"{xs[index]:g}" for index in picked))
     rows = [(line["label"], *(f"{line['ys'][index]:.3f}" for index in picked)) for line in chart["series"]]
     title = f"{chart['title']}: {chart['y']}" + (f" ({chart['note']})" if chart["note"] else "")
-    return f"{title}\n{rendered(fitting(columns, rows, WIDTH), width)}"
+    return f"{broken(title, _room(width))}\n{rendered(fitting(columns, rows, _room(width)), width)}"

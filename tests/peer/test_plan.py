@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -197,3 +198,17 @@ def test_it_needs_no_torch() -> None:
     command = [sys.executable, "-c", f"{program}; sys.exit(code)", *SMALL]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "number"), [((), "10.7%"), (("--target", "0.9"), "10.7%"), (("paper",), "104.8"), (("figure",), "0.193")]
+)
+def test_a_narrow_terminal_keeps_the_first_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], number: str
+) -> None:
+    monkeypatch.setattr("peer.commands.plan.width_of", lambda stream: 30)
+    kinds = {"paper": ("--paper",), "figure": ("--figure", "4")}
+    command = kinds.get(flags[0] if flags else "", ("--model", "1b", "--bandwidth", "50mbit", "--overlap", "5", *flags))
+    assert run(["plan", *command]) == 0
+    lines = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 30 and any(number in line for line in lines)
