@@ -59,7 +59,7 @@ def _setting(found: Mapping[str, Any]) -> Iterator[str]:
 def _too_slow(found: Mapping[str, Any]) -> str:
     return (
         f"This link cannot carry the windows in time: {found['potluck']['skipped']:.0%} of them would be skipped. A "
-        "greater τ, smaller fragments, fewer bits or a faster link would help; where the link is never free, a greater H."
+        "greater τ, smaller fragments, fewer bits or a faster link would help, and a greater H if it is never free."
     )
 
 
