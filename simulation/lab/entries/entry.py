@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Final
 
 from simulation.lab.recipe import Recipe
 
@@ -96,8 +96,12 @@ class Entry:
     """Of the outer parameters during a run: the points of its curve."""
 
 
+LOSSES: Final = ("loss", "first", "average")
+
+
 def value(outcome: Outcome, what: str) -> float:
-    """A number of an outcome; infinite for a loss that was not finite, since the run diverged; NaN if not measured.
+    """A number of an outcome; NaN if not measured. A loss is infinite, since the run
+    diverged, if it was not finite or ended above the first step's.
 
     Cosines are means over the first or last quarter of the run, or over all of it. `norm P` is ‖Δ‖ of fragment P and
     `norm ratio` ‖Δ̄‖ / ‖Δ‖, means over the run. `early` is the loss after a quarter of the run, `bytes` what a replica
@@ -117,7 +121,8 @@ def value(outcome: Outcome, what: str) -> float:
         of = int(what.removeprefix("norm "))
         norms = [each for _, fragment, each, _ in outcome["norms"] if fragment == of and each is not None]
         return fmean(norms) if norms else float("nan")
-    return _number(outcome[what])
+    number = _number(outcome[what])
+    return inf if what in LOSSES and outcome.get("train") and number > _number(outcome["train"][0]) else number
 
 
 def _number(found: float | None) -> float:

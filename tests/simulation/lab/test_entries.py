@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from math import isnan
+from math import isinf, isnan
 from typing import Any
 
 import pytest
@@ -218,6 +218,11 @@ def test_cosines_of_an_outcome() -> None:
     assert value(outcome, "cosine end") == pytest.approx(0.65)
     assert value(outcome, "cosine others") == pytest.approx(0.3)
     assert value(outcome, "cosine 0") == 0.9
+
+
+def test_a_loss_above_the_first_step_is_divergence() -> None:
+    outcome = {"loss": 9.5, "first": 3.0, "train": [5.6, 4.0], "bits_up": 100.0}
+    assert isinf(value(outcome, "loss")) and value(outcome, "first") == 3.0 and value(outcome, "bits_up") == 100.0
 
 
 def test_norms_of_an_outcome() -> None:
