@@ -29,7 +29,8 @@ class ClaimedFile:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.release()
-            raise UserError(f"identity file {path}: another running peer uses it; give this one its own") from error
+            right = "another running peer uses it; give this one its own, with another --out (or --identity)"
+            raise UserError(f"identity file {path}: {right}") from error
 
     @classmethod
     async def when_free(cls, path: Path, patience: float = PATIENCE) -> ClaimedFile:

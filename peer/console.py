@@ -96,7 +96,8 @@ class Console:
         """Say at once that something happened, in a line of its own."""
         if self._live:
             with self._terminal():
-                self._live.console.print(text, markup=False, highlight=False)
+                # Wrapped by the terminal: with a line break of ours an address could not be copied.
+                self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             self._write(text)
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Final, Self
@@ -34,6 +35,10 @@ ROW_EVERY: Final = 0.2
 SUMMARY_EVERY: Final = 2.0
 METRICS_EVERY: Final = 10
 """Inner steps."""
+
+
+FEWEST_ROUNDS: Final = 3
+"""With fewer in a run, a peer says so."""
 
 
 class Progress:
@@ -291,9 +296,19 @@ def _needs(manifest: Manifest, layout: Layout, *, alone: bool) -> str:
     codecs = [codec(name, section.block) for name in (section.contributions, section.results)]
     packed = sum(one.packed_bytes(chunk.numel) for chunk in chunks_of(manifest, layout) for one in codecs)
     a_round = 0 if alone else packed * (peers - 1) // peers
-    return announce_needs(
+    text = announce_needs(
         parameters=layout.numel,
         largest_fragment=max(fragment.numel for fragment in layout.fragments),
         sent_per_round=a_round,
         received_per_round=a_round,
     )
+    return text if alone else "\n".join([text, *_few_rounds(manifest)])
+
+
+def _few_rounds(manifest: Manifest) -> Iterator[str]:
+    """A warning where a run is hardly longer than a round: its peers would train apart, and nothing would say so."""
+    steps, rounds = manifest.run.steps, manifest.schedule.sync_every
+    times = max(0, steps - manifest.schedule.overlap) // rounds
+    if times < FEWEST_ROUNDS:
+        often = "never" if not times else "once" if times == 1 else f"{times} times"
+        yield f"In {steps} steps each fragment is averaged {often}: schedule.sync_every = {rounds} is for longer runs."

@@ -131,6 +131,8 @@ def _swarm(options: LabOptions) -> int:
     given = {"run.seed": options.seed, "run.steps": options.steps}
     manifest = changed(manifest, {name: value for name, value in given.items() if value is not None})
     peers = manifest.run.start_peers if options.peers is None else options.peers
+    if peers < 1:
+        raise UserError.field("--peers", peers, "must be at least 1")
     recipe = recipe_of(manifest, peers)
     corpus = load_corpus(manifest.data.name if options.data is None else options.data)
     workload = workload_of(manifest, corpus, resolve_device(options.device))

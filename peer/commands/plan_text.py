@@ -10,6 +10,8 @@ from peer.screen import Column, broken, fitting, rendered
 from peer.units import format_bandwidth, format_seconds
 
 WIDTH: Final = 80
+MOST_SKIPPED: Final = 0.05
+"""As the planner's own, which decides whether a target is reached (tests/peer/test_plan.py compares them)."""
 POINTS: Final = 8
 """Columns of a figure's table."""
 
@@ -25,7 +27,7 @@ def plan_text(found: Mapping[str, Any], width: int | None) -> str:
     table = fitting(columns, list(_rows(found)), _room(width))
     table.show_header = False
     parts = [broken("\n".join(_setting(found)), _room(width)), "", rendered(table, width)]
-    if (potluck := found["potluck"]) and potluck["skipped"] > 0.005:
+    if (potluck := found["potluck"]) and potluck["skipped"] > MOST_SKIPPED:
         parts += ["", broken(_too_slow(found), _room(width))]
     if target := found.get("target"):
         parts += ["", broken("\n".join(_target(found, target)), _room(width))]

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from peer.cli import run
+from peer.commands import plan_text
 from peer.commands.plan import make_plan
 from peer.commands.plan_options import PlanOptions
+from simulation.planner import plan
 
 pytestmark = pytest.mark.timeout(300)  # a few seconds of processor, on machines that may be busy
 
@@ -212,3 +214,7 @@ def test_a_narrow_terminal_keeps_the_first_numbers(
     assert run(["plan", *command]) == 0
     lines = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 30 and any(number in line for line in lines)
+
+
+def test_what_is_said_is_what_decides() -> None:
+    assert plan_text.MOST_SKIPPED == plan.MOST_SKIPPED

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from peer.metrics import MetricsLog
-from peer.progress import Progress
+from peer.progress import Progress, _few_rounds
 from peer.sealing import layout_of, seal
 from peer.settings import Settings
 from peer.training import StepResult
+from protocol.manifest import changed
+from protocol.presets import PRESETS
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 
@@ -103,3 +105,13 @@ def test_a_run_that_breaks_off_is_a_failed_one(tmp_path: Path, small: Any, block
         progress.begin(manifest, layout_of(manifest, model), None, 3.0)
         raise ZeroDivisionError
     assert strict((tmp_path / "summary.json").read_text())["exit"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("steps", "rounds", "said"),
+    [(50, 100, "averaged never"), (120, 100, "averaged once"), (250, 100, "2 times"), (400, 100, "")],
+)
+def test_a_run_hardly_longer_than_a_round_is_told(steps: int, rounds: int, said: str) -> None:
+    manifest = changed(PRESETS["demo"], {"run.steps": steps, "schedule.sync_every": rounds})
+    (words,) = [*_few_rounds(manifest)] or [""]
+    assert said in words and bool(words) == bool(said)
