@@ -234,7 +234,7 @@ class Run:
                 losses.append(replica.trainee.train(self.step - 1))
                 replica.samples += self.recipe.batch
                 replica.steps += 1
-                if not self.exchange:
+                if not self.exchange and self.recipe.replicas > 1:
                     replica.way.bits += FP32_BITS * self._layout.numel
                     self._down.bits += FP32_BITS * self._layout.numel
         previous = self.history.train[-1] if self.history.train else float("nan")

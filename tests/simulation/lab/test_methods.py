@@ -41,6 +41,8 @@ def test_data_parallel_takes_the_mean_gradient_at_every_step() -> None:
     made = run(method("data-parallel", Recipe(replicas=3, steps=7)))
     assert outer(made) == pytest.approx(walked(0.0, 2.0, 7))  # the mean of the points 1, 2 and 3
     assert made.history.bits_up == 7 * 32 * 32
+    alone = run(method("data-parallel", Recipe(replicas=1, steps=7)))
+    assert outer(alone) == pytest.approx(walked(0.0, 1.0, 7)) and alone.history.bits_up == 0
 
 
 @pytest.mark.parametrize("name", ["fedavg", "local-sgd"])
