@@ -124,16 +124,16 @@ class Entering:
 
     def _warn_of_another(self, reached: int) -> None:
         """A newcomer that nobody can give anything to begins from the start, even if the run is over elsewhere."""
-        if reached or self._lockstep:
-            return
-        said = False
-        with suppress(NetworkFailed):
-            said = self._network.call(self._returning.said_by_anyone(0.0))
-        if said:
+        if not reached and not self._lockstep and self._said_to_be_over():
             self._network.notice(
                 "Peers have finished this run lately, and nobody who has its last state is here. Training starts from "
                 "the beginning, and makes another model than theirs."
             )
+
+    def _said_to_be_over(self) -> bool:
+        with suppress(NetworkFailed):
+            return self._network.call(self._returning.said_by_anyone(0.0))
+        return False
 
     # A run that we were in before
 
@@ -148,6 +148,12 @@ class Entering:
             self._network, self._returning, step=self._standing.step, folder=self._folder, over=over
         ) and self._network.call(self._returning.only_holders(self._schedule.steps)):
             self._take_last_state(over)
+        elif not self._network.call(self._returning.company()) and self._said_to_be_over():
+            # By somebody that none of our links names, so it does not end us; it may be true all the same.
+            self._network.notice(
+                f"Somebody says to have finished this run, and nobody is here. Training goes on from step "
+                f"{self._standing.step} alone, and may make another model than theirs."
+            )
 
     def _take_last_state(self, over: Over) -> None:
         """Nobody trains any more: take what they ended with, as a newcomer does, unless it is not the last."""
