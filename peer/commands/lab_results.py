@@ -71,12 +71,11 @@ def _is_history(found: object) -> bool:
         return False
     if not all(_is_like(found[name], empty[name]) for name in empty):
         return False
-    points = [*found["outer"], *(point for curve in found["cosine"].values() if _is_like(curve, []) for point in curve)]
+    curves = [found["outer"], *found["cosine"].values()]
     return (
         all(map(_is_number, [*found["train"], *found["steps_taken"]]))
-        and all(_is_row(point, 2) for point in points)
+        and all(isinstance(curve, list) and all(_is_row(point, 2) for point in curve) for curve in curves)
         and all(_is_row(norm, 4) for norm in found["norms"])
-        and all(isinstance(curve, list) for curve in found["cosine"].values())
     )
 
 

@@ -12,6 +12,8 @@ from peer.units import format_bandwidth, format_seconds
 WIDTH: Final = 80
 MOST_SKIPPED: Final = 0.05
 """As the planner's own, which decides whether a target is reached (tests/peer/test_plan.py compares them)."""
+FAR_OVERLAP: Final = 10
+"""τ up to which the paper sees next to no loss (its Figure 8)."""
 POINTS: Final = 8
 """Columns of a figure's table."""
 
@@ -86,9 +88,6 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "", format_bytes(sizes["largest_window"]), "for the largest window"
     yield "memory on the device", format_bytes(needs["device"]), "without activations"
     yield "memory on the host", format_bytes(needs["host"]), ""
-
-
-FAR_OVERLAP: Final = 10
 
 
 def _target(found: Mapping[str, Any], target: Mapping[str, Any]) -> Iterator[str]:

@@ -104,9 +104,10 @@ def _verdict(gaps: Sequence[float], among: int) -> str:
         return TOO_FEW
     if not all(map(isfinite, gaps)):
         return REPRODUCED if max(gaps) <= 0 else NOT_REPRODUCED if min(gaps) >= 0 else WITHIN_NOISE
-    if chance(gaps) <= BY_CHANCE:
+    below = chance(gaps)
+    if below <= BY_CHANCE:
         return REPRODUCED
-    return NOT_REPRODUCED if chance([-gap for gap in gaps]) <= BY_CHANCE / among else WITHIN_NOISE
+    return NOT_REPRODUCED if 1 - below <= BY_CHANCE / among else WITHIN_NOISE
 
 
 @dataclass(frozen=True)
